@@ -30,6 +30,7 @@ COMMANDS = {
     "room": "lab.room.command:Room",
     "counts": "lab.counts:Counts",
     "primaries": "lab.primaries:Primaries",
+    "arms": "lab.room.smollm2:Arms",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

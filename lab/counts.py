@@ -38,6 +38,17 @@ def kl_rows_of(folder: Path) -> Iterator[dict[str, object]]:
             yield {"arm": row.arm, "seed": row.seed, "reverse": own.interval("reverse", "token").value, "forward": forward}
 
 
+def cost_rows_of(folder: Path) -> Iterator[dict[str, object]]:
+    """One row per training run: {"arm", "seed", "steps", "seconds"}, wall-clock time of its steps without evaluation.
+
+    With two workers on two cores, a run of `seconds` takes half as many of both cores. Whatever else the machine did is in them.
+    """
+    results = Results.read(folder)
+    for run in results.runs.values():
+        if (seconds := run.total("time/step_s")) is not None:
+            yield {"arm": results.design.called(run.arm), "seed": run.seed, "steps": run.steps, "seconds": round(seconds)}
+
+
 @dataclass(frozen=True)
 class Counts(Command):
     """Print the counts of a sweep or demo as JSON lines that `sage-rlvr compare` reads."""
@@ -48,8 +59,14 @@ class Counts(Command):
     kl: bool = False
     """Print the exact KL of each trained policy to the base instead."""
 
+    cost: bool = False
+    """Print the training seconds of each run instead."""
+
     def execute(self, session: Session) -> int:
-        rows = list(kl_rows_of(self.folder) if self.kl else rows_of(self.folder))
+        if self.cost:
+            rows = list(cost_rows_of(self.folder))
+        else:
+            rows = list(kl_rows_of(self.folder) if self.kl else rows_of(self.folder))
         if not rows:
             step = "--kl-to BASE" if self.kl else "--samples 64"
             missing = "exact KL" if self.kl else "samples"

@@ -22,7 +22,8 @@ from sage_rlvr.results import Results, compare
 from sage_rlvr.results.row import Row
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.sweeps.controls import PlannedArm
-from sage_rlvr.sweeps.design import DesignSpec, load_design, resolve
+from sage_rlvr.sweeps.design import DesignSpec, load_design
+from sage_rlvr.sweeps.resolve import resolve
 
 DIGITS = 12  # of a hash
 

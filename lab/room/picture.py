@@ -23,6 +23,7 @@ MARKERS = {
     ("level1", "qwen3b"): "s",
 }
 OWN = {"easy": "*", "hard": "P"}
+SMOLLM2 = {"marker": "v", "color": "black", "markersize": 8, "markerfacecolor": "#F0E442", "linestyle": ""}
 IMPOSSIBLE = "#DDDDDD"
 
 
@@ -77,13 +78,21 @@ def own_worlds(axes: Axes, found: Mapping[str, Any]) -> None:
         axes.plot(x, y, **own_style(arm["name"].partition(" ")[0], "without KL" in arm["name"]), zorder=5)
 
 
+def smollm2_arms(axes: Axes, found: Mapping[str, Any]) -> None:
+    """The arms of the study on SmolLM2, with their intervals over training seeds."""
+    for arm in found["smollm2"]:
+        x = 1 - arm["base"]
+        axes.plot([x, x], [arm["low"], arm["high"]], color="black", linewidth=1, zorder=4)
+        axes.plot(x, arm["change"], **SMOLLM2, zorder=6)
+
+
 def own_style(world: str, bare: bool) -> dict[str, Any]:
     """Marker of a world; filled without a KL term."""
     fill = "black" if bare else "white"
     return {"marker": OWN[world], "color": "black", "markersize": 9, "markerfacecolor": fill, "linestyle": ""}
 
 
-def legend_marks() -> list[Line2D]:
+def legend_marks(found: Mapping[str, Any]) -> list[Line2D]:
     """Domains by color, models by marker."""
 
     def mark(label: str, **style: Any) -> Line2D:
@@ -101,6 +110,7 @@ def legend_marks() -> list[Line2D]:
             for world in OWN
             for bare in (True, False)
         ),
+        *([Line2D([], [], label="ours, SmolLM2-135M on Countdown, KL", **SMOLLM2)] if found["smollm2"] else []),
         mark("one training run", marker=".", color=grey, markersize=4),
         Line2D([], [], label="least squares", color="#777777", linestyle="--", linewidth=1),
     ]
@@ -113,9 +123,10 @@ def draw(found: Mapping[str, Any], svg: Path, png: Path) -> None:
     for axes, family in zip(panels, FAMILIES, strict=True):
         panel(axes, found, family)
     own_worlds(panels[0], found)
+    smollm2_arms(panels[0], found)
     panels[0].set_ylabel(f"change of pass@{found['k']} by RL")
     panels[0].text(0.03, 0.75, "no change can lie here", color="#666666", fontsize=8)
-    figure.legend(handles=legend_marks(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles=legend_marks(found), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(svg, metadata={"Date": None})
     figure.savefig(png, dpi=150)
     plt.close(figure)

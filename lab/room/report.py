@@ -20,6 +20,7 @@ def tables_of(found: Mapping[str, Any]) -> dict[str, str]:
         "bands": bands_of(found),
         "settings": settings_of(found),
         "worlds": worlds_of(found),
+        "smollm2": smollm2_of(found),
         "slopes": slopes_of(found),
         **{f"predictors {name}": skill_of(found["skill"][name], found["k"]) for name in found["skill"]},
     }
@@ -143,6 +144,19 @@ def worlds_of(found: Mapping[str, Any]) -> Table:
     )
     note = f"The line: all settings without replay. Left-out domains lie {line['error']:.2f} (root mean square) from such a line."
     return Table(header=head, rows=tuple(rows), notes=(note,))
+
+
+def smollm2_of(found: Mapping[str, Any]) -> Table:
+    """The study on SmolLM2: pass@k of the base, its change, and the change on the line."""
+    line = found["lines"]["without replay"]
+    rows = []
+    for arm in found["smollm2"]:
+        expected = line["intercept"] + line["slope"] * (1 - arm["base"])
+        change = f"{arm['change']:+.3f}\n{ends(arm['low'], arm['high'], 3)}"
+        rows.append((arm["name"], f"{arm['base']:.3f}", change, f"{expected:+.3f}", str(arm["seeds"]), arm["experiment"]))
+    head = ("arm", f"base pass@{found['k']}", f"change of pass@{found['k']}", "change on the line", "seeds", "experiment")
+    notes = () if rows else ("No room is complete yet.",)
+    return Table(header=head, rows=tuple(rows), notes=notes)
 
 
 def slopes_of(found: Mapping[str, Any]) -> Table:

@@ -24,6 +24,7 @@ from lab.room.cohort import (
 from lab.room.readings import Readings, readings_of
 from lab.room.skill import balanced, block_orders, called, explained, fold_errors, line_errors, spearman
 from lab.room.slopes import Slope, halves, over_groups, quantiles, simulated, unrelated
+from lab.room.smollm2 import smollm2_arms
 from lab.room.worlds import own_arms
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import seed_interval
@@ -63,6 +64,7 @@ def study(cohort: Cohort, printed: Mapping[tuple[str, str], float], effort: Effo
         "slopes": {name: slopes(drawn, readings.family(methods), effort) for name, methods in FAMILIES.items()},
         "skill": {name: skill(readings.family(methods), effort) for name, methods in FAMILIES.items()},
         "worlds": [asdict(arm) | {"room": arm.room, "change": arm.change} for arm in own_arms(readings.k)],
+        "smollm2": [asdict(arm) for arm in smollm2_arms(readings.k)],
         "lines": {name: line(readings.family(methods)) for name, methods in FAMILIES.items()},
     }
 

@@ -67,13 +67,12 @@ class Timed:
 def neutral(method: Method) -> Method:
     """The method with GRPO's advantage and surrogate, and none of the parts that GRPO lacks; KL, plan and reduction stay."""
     anchor = method.anchor if method.anchor is None else replace(method.anchor, guide=Flat())
-    plain: dict[str, Any] = dict.fromkeys(("reward_source", "token_weight", "buffer"))
-    return replace(method, advantage=GroupNormalized(), surrogate=Clip(), anchor=anchor, extras=(), **plain)
+    return replace(method, advantage=GroupNormalized(), surrogate=Clip(), anchor=anchor, extras=())
 
 
 def own_parts(method: Method, other: Method) -> str:
     """Names of what the two differ by."""
-    names = ("reward_source", "advantage", "token_weight", "surrogate", "buffer")
+    names = ("advantage", "surrogate")
     found = [type(getattr(method, n)).__name__ for n in names if getattr(method, n) != getattr(other, n)]
     found += [type(extra).__name__ for extra in method.extras if extra not in other.extras]
     guide = method.anchor is not None and other.anchor is not None and method.anchor.guide != other.anchor.guide

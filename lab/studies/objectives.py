@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from lab.studies.pages import remade
 from lab.theory.utility import SHARES, Axes, axes, has_axes, same_objectives
 from sage_rlvr.core.describe import preference
+from sage_rlvr.core.extras import TokenWeight
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.methods import METHODS
@@ -40,11 +41,12 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        paying = [extra for extra in one.extras if extra.changes_rewards]
-        rewarded = (one.rollout, one.reward_source, *paying, one.advantage)
-        others = (extra for extra in one.extras if not extra.changes_rewards)
-        gradient = (*rewarded, one.token_weight, one.surrogate, *others)
-        named = (*(() if one.is_stored_alone else gradient), one.buffer)
+        paying = [extra for extra in one.extras if extra.changes_rewards or extra is one.reward_source]
+        rewarded = (one.rollout, *paying, one.advantage)
+        others = [extra for extra in one.extras if extra not in paying]
+        weights = [extra for extra in others if isinstance(extra, TokenWeight)]
+        gradient = (*rewarded, *weights, one.surrogate, *(extra for extra in others if extra not in weights))
+        named = one.extras if one.is_stored_alone else gradient
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property
@@ -59,7 +61,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     found = []
     for name in names or dict(METHODS.items()):
         method = METHODS[name]()
-        key = (method.extras, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
+        key = (method.extras, method.advantage, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None

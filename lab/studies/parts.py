@@ -28,6 +28,7 @@ from sage_rlvr.core.guides import Flat, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.registry import in_snake_case
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
@@ -42,7 +43,7 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
-    "token_weight": "token_weight/", "buffer": "replay/",
+    "token_weight": "extra/", "buffer": "replay/",
     "extra": "extra/", "reward_source": "reward/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
@@ -62,12 +63,13 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         if one.name == "advantage" and isinstance(method.surrogate, Pacs):  # its labels, no part of their own
             continue
-        if method.is_stored_alone and one.name != "buffer":  # unread
+        if method.is_stored_alone:  # unread
             continue
         named = repr(part) if type(part) is type(neutral) else type(part).__name__
         found[one.name, named] = replace(method, **{one.name: neutral})
     for extra in method.extras:
-        found["extra", type(extra).__name__] = replace(method, extras=tuple(one for one in method.extras if one is not extra))
+        kind = "extra" if extra.kind is type(extra) else in_snake_case(extra.kind.__name__)
+        found[kind, type(extra).__name__] = replace(method, extras=tuple(one for one in method.extras if one is not extra))
     anchor = method.anchor
     if anchor is not None and not anchor.is_off:
         found["anchor", f"{anchor.divergence or anchor.estimator} in the {anchor.placement}"] = replace(
@@ -163,7 +165,7 @@ def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, l
 
 
 def _row(recipe: str, key: tuple[str, str], other: Method, first: Pair, moved: Pair) -> Row:
-    one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide", "extra") else None
+    one = getattr(other, key[0], None) if key[0] in ("advantage", "surrogate", "reduction", "rollout") else None
     neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else repr(one))
     name, value, before = _metric(key[0], (first, moved))
     places = (_place(key[0], *first, 0), _place(key[0], *moved, 0), _place(key[0], *moved, UPDATES - 1))

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from lab.theory.averages import Listing, mean_advantages
 from lab.theory.stored import stored_loss
+from sage_rlvr.core.extras import weights_of
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, needs_of, objective, shape
 from sage_rlvr.core.reward_kl import kl_share, return_to_go
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.state import State, called
+from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError, DataError
 
 LARGEST_GROUPS = 20_000
@@ -157,8 +158,8 @@ def check_expectation(method: Method) -> None:
             f"{method.name}: an extra sees whole groups, so it has no expectation over single completions; use loss_over_groups "
             "on a small listing."
         )
-    for part in (method.token_weight, *method.extras):
-        if "advantages" not in needs_of(part) and getattr(part, "depends_on", "") != "batch":
+    for part in method.extras:
+        if "advantages" not in needs_of(part) and part.depends_on != "batch":
             continue
         raise ConfigError(
             f"{method.name}: its {type(part).__name__} looks at the advantages or at the whole batch, so it has no "
@@ -178,14 +179,14 @@ def _in_reward(
 ) -> Tensor:
     """The token weight, and minus beta c K_t where the KL is in the reward: its baseline has mean 0 and is left out."""
     if method.token_weight is not None:
-        weights, _ = called(method.token_weight, "token_weight", state, advantages.device, listing.signals)
+        weights, _ = weights_of(method.token_weight, listing.signals, step, total_steps, None, state)
         advantages = advantages[:, None] * weights
     if method.anchor is None or method.anchor.placement == "loss":
         return advantages
     beta = method.anchor.beta_at(step, total_steps)
     if beta == 0.0:
         return advantages
-    penalty = beta * kl_share(method, group_size) * return_to_go(listing.signals, log_q)
+    penalty = beta * kl_share(method.advantage, group_size) * return_to_go(listing.signals, log_q)
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 

@@ -26,12 +26,12 @@ from torch import Tensor
 from lab.theory.averages import Averages, Listing, averages, changed_rewards, mean_advantages
 from lab.theory.expected import check_expectation, loss_of_means, step_of_groups
 from sage_rlvr.core.advantages import sees
+from sage_rlvr.core.extras import entropy_drift
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, shape
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State, has_state
-from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError
 
 Theta = Float[Tensor, " D"] | Float[Tensor, "N A"]

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.buffers import Answers, Buffer, StoredAnswers, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.replay.answers import Answers
+from sage_rlvr.core.extras.replay.base import Buffer, StoredAnswers, buffer_budget, buffer_loss
 
 if TYPE_CHECKING:
     from lab.theory.averages import Listing

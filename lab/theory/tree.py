@@ -20,11 +20,11 @@ from torch import Tensor
 
 from lab.theory.averages import Listing
 from lab.theory.expected import expected_loss, loss_over_groups
+from sage_rlvr.core.extras import entropy_drift
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
-from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 
 Logits = Float[Tensor, "S V"]

@@ -25,11 +25,11 @@ from lab.theory.averages import Listing, averages, sees_stages
 from lab.theory.stored import stored_loss
 from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.contrib.methods.pacs import Pacs
-from sage_rlvr.core.advantages import Advantage, Seen, expected_of, sees
-from sage_rlvr.core.method import Method, group_advantages
+from sage_rlvr.core.advantages import Advantage, Seen
+from sage_rlvr.core.method import Method, group_advantages, plain_advantages
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.state import called, start_of
+from sage_rlvr.core.state import start_of
 from sage_rlvr.errors import ConfigError
 
 MOST_GROUPS = 200_000
@@ -44,10 +44,8 @@ def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.
     """Advantages of groups, by a method or by an advantage alone, with their state at its start, as they are at the first step."""
     if isinstance(part, Method):
         return group_advantages(part.at(0, 1), rewards, seen, part.start())[0]
-    part, more = part.at(0, 1), (seen,) if sees(part) else ()
-    paid, state = expected_of(part), start_of({"advantage": part})
-    found: torch.Tensor = called(paid, "advantage", state, rewards.device, rewards, *more)[0]
-    return found
+    part = part.at(0, 1)
+    return plain_advantages(part, rewards, seen, start_of({"advantage": part}), ())[0]
 
 
 def slope(part: Method | Advantage, p: float, group_size: int) -> float:

@@ -29,6 +29,8 @@ def anchored(value: Any, place: Place, start: Callable[[Place], Path | None]) ->
     """The value at a place of a recipe with absolute paths. start: the folder at which paths of a place start; None leaves them."""
     if isinstance(value, dict):
         return {key: anchored(item, (*place, str(key)), start) for key, item in value.items()}
+    if isinstance(value, list):
+        return [anchored(item, (*place, str(number)), start) for number, item in enumerate(value)]
     if not isinstance(value, str) or not value.strip() or not (kind := _kind(place)) or (folder := start(place)) is None:
         return value
     path, _, name = value.rpartition(":") if kind == "code" else (value, "", "")

@@ -507,6 +507,8 @@ def _set(node: Any, place: Place, value: Any) -> Any:
         node = {"name": node}
     if node is None:
         node = {}
+    if isinstance(node, list) and place[0].isdigit() and int(place[0]) < len(node):
+        return [_set(one, place[1:], value) if number == int(place[0]) else one for number, one in enumerate(node)]
     if not isinstance(node, dict):
         raise ConfigError(f"the value there is {node!r}, which has no key {place[0]!r}; set the whole value")
     key = next((k for k in node if str(k) == place[0]), place[0])

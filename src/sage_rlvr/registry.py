@@ -38,19 +38,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
-    "buffer": "sage_rlvr.core.buffers:BUFFERS",
     "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
-    "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
     "rollout_plan": "sage_rlvr.core.rollout_plans:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
     "task": "sage_rlvr.tasks:TASKS",
-    "teacher": "sage_rlvr.models.teachers:TEACHERS",
-    "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
+    "teacher": "sage_rlvr.tasks.teachers:TEACHERS",
     "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 

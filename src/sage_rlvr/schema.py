@@ -424,10 +424,14 @@ def to_yaml(config: Any) -> str:
 
 
 def kind_of(hint: Any) -> str | None:
-    """The kind of part that an annotation names; None for every other annotation."""
-    name = getattr(hint, "__name__", "")
-    own = hint is PLACEHOLDERS.get(name) or getattr(hint, "__module__", "").startswith("sage_rlvr.")
-    return KINDS.get(name) if own and isinstance(hint, type) else None
+    """The kind of part that an annotation names, itself or an abstract class below it (TokenWeight: extra); None for any other."""
+    if not isinstance(hint, type):
+        return None
+    if hint is PLACEHOLDERS.get(hint.__name__):
+        return KINDS[hint.__name__]
+    bases = hint.__mro__ if inspect.isabstract(hint) else (hint,)
+    own = (base.__name__ for base in bases if base.__module__.startswith("sage_rlvr."))
+    return next((KINDS[name] for name in own if name in KINDS), None)
 
 
 @functools.cache

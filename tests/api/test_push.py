@@ -75,7 +75,7 @@ def test_a_card_names_the_kl_that_the_engine_descends_and_no_folder_of_its_refer
     assert "estimator k3 of the sampled token" in card and "0.1 * k3(pi, pi_ref)" in card
     assert "exact_forward" not in card and start not in card
     stored = {"name": "likelihood", "policy": False, "file": f"{Path.cwd()}/right.jsonl"}
-    method = {"name": "compose", "advantage": "group_centered", "beta": 0, "buffer": stored}
+    method = {"name": "compose", "advantage": "group_centered", "beta": 0, "extras": [stored]}
     card = render(facts_of(decode(TrainConfig, recipe | {"method": method})))
     assert "the file right.jsonl" in card and str(Path.cwd()) not in card
 

@@ -129,4 +129,4 @@ def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixt
         main(["parts"])
     said = capsys.readouterr().out
     assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said
-    assert "token_weight\n  placebo_weight " in said and "\n  clip_cov                 w_t = 0 at " in said
+    assert "\n  placebo_weight " in said and "\n  clip_cov                 w_t = 0 at " in said

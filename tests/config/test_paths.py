@@ -11,7 +11,8 @@ from sage_rlvr.config import TrainConfig, decode, dump, load_config, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import shipped
 from sage_rlvr.runs import RunDir
-from sage_rlvr.sweeps.design import load_design, resolve
+from sage_rlvr.sweeps.design import load_design
+from sage_rlvr.sweeps.resolve import resolve
 from sage_rlvr.training.problems import files_of
 
 REWARD = "def score(completion, row):\n    return 1.0\n"

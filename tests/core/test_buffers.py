@@ -16,9 +16,10 @@ from sage_rlvr.contrib.replay.remax import redr, remax
 from sage_rlvr.contrib.replay.replay import Replay
 from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import Key, SequenceMean, TokenMean
-from sage_rlvr.core.buffers import BUFFERS, Answers, Bounds, StoredAnswers, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.replay.answers import Answers, Bounds
+from sage_rlvr.core.extras.replay.base import StoredAnswers, buffer_budget, buffer_loss
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.testing import check_buffer
+from sage_rlvr.testing import check_extra
 
 G, T = 3, 4
 REPRESENTATIVES, EVICTIONS = ("first", "newest", "shortest", "likeliest"), ("oldest", "newest", "commonest")
@@ -315,10 +316,10 @@ def test_a_reward_between_right_and_wrong_is_refused():
         Answers.of_rollout(torch.tensor([0]), one / 2, one.long(), one.long(), one.bool(), one, 0)
 
 
-@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS.keys())
+@pytest.mark.parametrize("make", [Likelihood, Rehearsal, Replay])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_laws_of_a_buffer(make, seed: int):
-    check_buffer(make(), seed)
+    check_extra(make(), seed)
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from extras_common import Again, Doubled, Pull, Rewarded, dropout_plugin
+from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.contrib.methods.dars import dars
-from sage_rlvr.contrib.replay.rft import rft
+from sage_rlvr.contrib.methods.eapo import Eapo
+from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import EXTRAS, Batch, Clip, Extra, GroupCentered, Method, Signals, TokenMean, credit, objective
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import compose, grpo
+from sage_rlvr.runs.record import differences
 from sage_rlvr.schema import build, dump
 from sage_rlvr.testing import check_extra, check_method
 from sage_rlvr.training.engines import refusals, runs_on
@@ -103,7 +107,7 @@ def test_what_an_extra_reads_is_needed():
     ("make", "words"),
     [
         (lambda: of(Doubled(), Doubled(3.0)), "Doubled is there twice"),
-        (lambda: replace(rft(), extras=(Doubled(),)), "Doubled changes a policy gradient, and with alone=True there is none"),
+        (lambda: replace(rft(), extras=(*rft().extras, Doubled())), "Doubled changes a policy gradient, and with alone=True"),
         (lambda: replace(dars(), extras=(Again(),)), "Again learns from groups of one size.*without a second stage"),
     ],
 )
@@ -192,7 +196,7 @@ def test_dropout_obeys_the_laws_and_describes_itself():
 
 @pytest.mark.parametrize("name", [name for name, part in EXTRAS.items() if part.__module__.startswith("sage_rlvr.")])
 def test_shipped_extras_obey_the_laws(name: str):
-    needed = {"overlong_shaping": {"max_tokens": 8, "buffer": 4}}
+    needed: dict[str, dict[str, Any]] = {"overlong_shaping": {"max_tokens": 8, "buffer": 4}, "placebo_weight": {"weight": Eapo()}}
     check_extra(EXTRAS[name](**needed.get(name, {})))
 
 
@@ -215,6 +219,35 @@ def test_the_key_of_a_kind_that_became_an_extra_says_the_new_spelling():
         build("method", {"name": "compose", "loss_term": {"name": "entropy_bonus", "coefficient": 0.01}})
     with pytest.raises(ConfigError, match="kl_cov is an extra"):
         build("method", {"name": "compose", "loss_term": "kl_cov"})
+    with pytest.raises(ConfigError, match=r"token_weight.*: unknown key; steer is .* write extras: \[{name: steer, form: exact}\]"):
+        build("method", {"name": "compose", "token_weight": {"name": "steer", "form": "exact"}})
+    with pytest.raises(ConfigError, match=r"buffer.*: unknown key; replay is an extra: write extras: \[{name: replay, take: 2}\]"):
+        build("method", {"name": "compose", "buffer": {"name": "replay", "take": 2}})
+    with pytest.raises(ConfigError, match=r"reward_source.*: unknown key; reference_probability is an extra"):
+        build("method", {"name": "compose", "reward_source": "reference_probability"})
+    with pytest.raises(ConfigError, match=r"PlaceboWeight: KlCov.* is not a token weight"):
+        build("method", {"name": "compose", "extras": [{"name": "placebo_weight", "weight": "kl_cov"}]})
+
+
+def test_an_edit_reaches_an_extra_by_its_number():
+    edited = load_config(TrainConfig, "nll_correct", [("method.extras.0.prompts", "8")]).method
+    assert edited == replace(load_config(TrainConfig, "nll_correct").method, extras=(Likelihood(weight=0.5, prompts=8),))
+    with pytest.raises(ConfigError, match=r"method\.extras\.1\.prompts: the value there is .*, which has no key '1'"):
+        load_config(TrainConfig, "nll_correct", [("method.extras.1.prompts", "8")])
+
+
+def test_a_file_of_an_extra_starts_at_the_recipes_folder(tmp_path: Path):
+    part = "{name: likelihood, policy: false, file: mine.jsonl}"
+    text = f"base: countdown/base\nsteps: 1\nmethod: {{name: compose, beta: 0.0, extras: [{part}]}}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    made = load_config(TrainConfig, tmp_path / "recipe.yaml").method.buffer
+    assert made is not None and made.file == str(tmp_path / "mine.jsonl")
+
+
+def test_a_resume_names_the_option_of_an_extra_that_differs():
+    one, other = ({"extras": [{"name": "near", "price": price}]} for price in (0.1, 0.2))
+    assert differences(one, other) == {"extras.0.price": (0.1, 0.2)}
+    assert differences(one, {"extras": []}) == {"extras": (one["extras"], [])}
 
 
 def test_a_recipe_lists_extras_and_one_without_any_has_no_such_key():

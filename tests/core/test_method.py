@@ -25,6 +25,7 @@ from sage_rlvr.core import (
     Signals,
     Token,
     TokenMean,
+    TokenWeight,
     advantages_of,
     objective,
     q_clamped,
@@ -126,13 +127,11 @@ def test_an_extra_on_rewards_and_a_token_weight_take_their_places():
         def after_rewards(self, rewards, seen, state):
             return rewards - 0.1 * seen.lengths
 
-    def first_token_only(signals):
-        return (signals.positions == 0).float()
+    class FirstTokenOnly(TokenWeight):
+        def token_weights(self, signals, step, total_steps, key, state):
+            return (signals.positions == 0).float(), state
 
-    method = Method(
-        "parts", GroupCentered(), Clip(), None, FixedBudget(2), extras=(ShorterIsBetter(),),
-        token_weight=first_token_only,
-    )  # fmt: skip
+    method = Method("parts", GroupCentered(), Clip(), None, FixedBudget(2), extras=(FirstTokenOnly(), ShorterIsBetter()))
     signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
     found = advantages_of(method, torch.tensor([[1.0, 1.0]]), signals)
     assert found.flatten().tolist() == pytest.approx([-0.05, 0.0, 0.05, 0.0])
@@ -272,34 +271,37 @@ class Overlong(Extra):
         return rewards - 0.1 * (seen.lengths - 512).clamp(min=0)
 
 
-class Uncertain:
-    """A token weight that says what it needs; without an equation it is called by its class."""
+class Uncertain(TokenWeight):
+    """A token weight that says what it needs."""
 
-    needs = frozenset({"ref_entropies"})
+    needs, equation = frozenset({"ref_entropies"}), "1[H_ref > 1]"
 
-    def __call__(self, signals):
-        return (signals.require("ref_entropies", "Uncertain") > 1).float()
+    def token_weights(self, signals, step, total_steps, key, state):
+        return (signals.require("ref_entropies", "Uncertain") > 1).float(), state
 
 
-def third_of_the_tokens(signals):
-    return (signals.positions % 3 == 0).float()
+class ThirdOfTheTokens(TokenWeight):
+    equation = "1 at every third token, else 0"
+
+    def token_weights(self, signals, step, total_steps, key, state):
+        return (signals.positions % 3 == 0).float(), state
 
 
 @pytest.mark.parametrize("base", [no_kl(), grpo(), rloo(beta=0.1)])
 def test_describe_prints_every_part(base):
-    text = replace(base, extras=(Overlong(),), token_weight=third_of_the_tokens).describe()
-    assert "  r = r - 0.1 max(0, |y| - 512), of the verifier's" in text and "  w_t = third_of_the_tokens" in text
+    text = replace(base, extras=(Overlong(), ThirdOfTheTokens())).describe()
+    assert "  r = r - 0.1 max(0, |y| - 512), of the verifier's" in text and "  w_t = 1 at every third token, else 0" in text
     assert f"A = w_t * [{base.advantage.equation}]" in text
-    assert "w_t = Uncertain" in replace(grpo(), token_weight=Uncertain()).describe()
+    assert "w_t = 1[H_ref > 1]" in replace(grpo(), extras=(Uncertain(),)).describe()
     assert "w_t" not in base.describe() and "of the verifier's" not in base.describe()
 
 
 def test_a_part_says_what_it_needs():
-    assert replace(grpo(), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
-    assert replace(grpo(), anchor=Anchor(0.0), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
-    assert replace(no_kl(), token_weight=third_of_the_tokens).needs == frozenset()
+    assert replace(grpo(), extras=(Uncertain(),)).needs == {"ref_logps", "ref_entropies"}
+    assert replace(grpo(), anchor=Anchor(0.0), extras=(Uncertain(),)).needs == {"ref_logps", "ref_entropies"}
+    assert replace(no_kl(), extras=(ThirdOfTheTokens(),)).needs == frozenset()
     with pytest.raises(ConfigError, match=r"needs the reference.*Anchor\(0\.0"):
-        replace(no_kl(), token_weight=Uncertain())
+        replace(no_kl(), extras=(Uncertain(),))
 
 
 @pytest.mark.filterwarnings("ignore:.*cancels")

@@ -25,7 +25,7 @@ from sage_rlvr.core import (
     RolloutPlan,
     Surrogate,
 )
-from sage_rlvr.core.advantages import Dead, PlaceboRight, expected_of
+from sage_rlvr.core.advantages import Dead, PlaceboRight
 from sage_rlvr.core.rollout_plans import Staged, is_staged
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo
@@ -65,7 +65,7 @@ def test_the_least_advantage_has_the_defaults() -> None:
     assert (part.legend, part.ascends, part.prefers, part.against_kl) == ("", "", "", "")
     assert not (part.couples_prompts or part.takes_group_mean or part.gives_labels or part.random or part.evens)
     assert (part.needs, part.counts, part.least_group) == (None, None, 2)
-    assert part.at(3, 4) is part and part.start() == {} and part.dead(4) == Dead() and expected_of(part) is part
+    assert part.at(3, 4) is part and part.start() == {} and part.dead(4) == Dead()
     assert Method("raw", part, Clip(), None, FixedBudget()).start() == {}
     with pytest.raises(ConfigError, match="Raw draws at random but has no `expected`"):
         part.expected(torch.zeros(1, 2))

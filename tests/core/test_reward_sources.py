@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from sage_rlvr.contrib.self_reward.rlpr import ReferenceProbability, StdFilter, rlpr, std_of
-from sage_rlvr.core.reward_sources import Substituted, most_repeated, rank_metrics
+from sage_rlvr.core.extras.source import Substituted, most_repeated, rank_metrics
 from sage_rlvr.core.rollout_plans import kept_by, learned_by
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, compose
 from sage_rlvr.schema import build
-from sage_rlvr.testing import check_reward_source
+from sage_rlvr.testing import check_extra
 
 HALF = [[0.5, 0.5]]
 
@@ -47,27 +47,28 @@ def said(probs: list[list[float]], before: list[list[float]] | None = HALF, repe
     ],
 )
 def test_by_hand(part: ReferenceProbability, probs: list[float], repeated: int, support: float, reward: float) -> None:
-    paid = part(said([probs, [0.2, 0.7]], repeated=repeated))
+    paid = part.rewards_of(said([probs, [0.2, 0.7]], repeated=repeated))
     assert float(paid.support[0]) == pytest.approx(support, abs=1e-6)
     assert float(paid.rewards[0]) == pytest.approx(reward, abs=1e-6)
-    assert float(paid.rewards[0]) == pytest.approx(float(part(said([probs], repeated=repeated)).rewards[0]))  # each row alone
+    alone = part.rewards_of(said([probs], repeated=repeated))
+    assert float(paid.rewards[0]) == pytest.approx(float(alone.rewards[0]))
 
 
 def test_no_gradient_passes_and_a_part_that_lets_one_pass_is_caught() -> None:
     given = said([[0.9, 0.4], []])
     leaf = torch.nan_to_num(given.logps).requires_grad_(True)
-    paid = ReferenceProbability()(Substituted(leaf, given.mask, given.before, given.formed, given.repeated))
+    paid = ReferenceProbability().rewards_of(Substituted(leaf, given.mask, given.before, given.formed, given.repeated))
     assert not paid.rewards.requires_grad and not paid.support.requires_grad
     for part in (ReferenceProbability(), ReferenceProbability("product", debias="none", given=0.5)):
-        check_reward_source(part)
+        check_extra(part)
 
     class Leaks(ReferenceProbability):
-        def __call__(self, seen: Substituted) -> Any:
-            paid = super().__call__(seen)
+        def rewards_of(self, seen: Substituted) -> Any:
+            paid = super().rewards_of(seen)
             return type(paid)(paid.rewards + seen.logps.nansum() * 0, paid.support)
 
     with pytest.raises(AssertionError, match="a reward must have no gradient"):
-        check_reward_source(Leaks())
+        check_extra(Leaks())
 
 
 @pytest.mark.parametrize(
@@ -96,10 +97,12 @@ def test_a_row_that_is_formed_counts_tokens_and_no_other_does() -> None:
 
 def test_what_cannot_go_together_is_refused() -> None:
     source = ReferenceProbability()
-    with pytest.raises(ConfigError, match="Likelihood stores right answers, which needs a verifier"):
-        compose(buffer=build("buffer", "likelihood"), reward_source=source)
-    with pytest.raises(ConfigError, match="no reward_source, token_weight"):
-        compose(surrogate=build("surrogate", "pacs"), advantage=build("advantage", "signed"), reward_source=source)
+    with pytest.raises(ConfigError, match="ReferenceProbability replaces the verifier, but Likelihood stores right answers"):
+        compose(extras=(build("extra", "likelihood"), source))
+    with pytest.raises(ConfigError, match="ReferenceProbability is there twice, or another reward source"):
+        compose(extras=(source, ReferenceProbability("product")))
+    with pytest.raises(ConfigError, match="ReferenceProbability changes what Pacs reads as labels"):
+        compose(surrogate=build("surrogate", "pacs"), advantage=build("advantage", "signed"), extras=(source,))
 
 
 def test_the_most_frequent_n_gram_is_counted_where_tokens_count() -> None:

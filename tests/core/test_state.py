@@ -35,13 +35,13 @@ def test_a_state_goes_in_and_out_by_hand() -> None:
     first = credit(method, REWARDS, SIGNALS)
     torch.testing.assert_close(first.advantages, torch.tensor([[1.0, 1], [0, 0], [1, 1], [1, 1]]) * SIGNALS.mask)
     assert state_metrics(first.state) == pytest.approx(
-        {"advantage/mean": 0.1875, "advantage/steps": 1, "token_weight/unlikely": 3 / 7}
+        {"advantage/mean": 0.1875, "advantage/steps": 1, "extra/tiring/unlikely": 3 / 7}
     )
     second = credit(method, REWARDS, SIGNALS, state=first.state)
     right, wrong = (1 - 0.1875) / (1 + 3 / 7), -0.1875 / (1 + 3 / 7)
     wanted = torch.tensor([[right, right], [wrong, 0], [right, right], [right, right]])
     torch.testing.assert_close(second.advantages, wanted)
-    torch.testing.assert_close(second.state["token_weight"]["seen"], torch.tensor([6.0, 14, 2]))
+    torch.testing.assert_close(second.state["extra/tiring"]["seen"], torch.tensor([6.0, 14, 2]))
     assert second.state["advantage"]["steps"] == 2
 
 
@@ -66,7 +66,7 @@ def test_tensors_of_a_checkpoint_say_whose_they_are() -> None:
     kept = tensors_of(method.parts, state)
     assert list(kept) == [
         *("advantage.Remembered.mean", "advantage.Remembered.steps"),
-        *("token_weight.Tiring.unlikely", "token_weight.Tiring.seen"),
+        *("extra/tiring.Tiring.unlikely", "extra/tiring.Tiring.seen"),
     ]
     assert equal(state_from(method.parts, kept, "here"), state)
 

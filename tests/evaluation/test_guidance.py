@@ -13,19 +13,18 @@ import pytest
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import OfflineConfig, PairsConfig
+from sage_rlvr.contrib.hints.teachers import Function, Nothing
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.guidance import KEPT, again, first_failures, guidance_line
+from sage_rlvr.evaluation.guidance import KEPT, again, first_failures, guidance_line, words_of
 from sage_rlvr.evaluation.pairs import Paired, paired, texts_of
 from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, choose, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.teachers import words_of
 from sage_rlvr.stats.budget import budget_differences
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import build_tokenizer
-from sage_rlvr.tasks.teachers import Function, Nothing
 from sage_rlvr.verifiers import Verdict
 from samples_common import IDENTITY
 

@@ -18,10 +18,11 @@ from types import SimpleNamespace
 import pytest
 from filelock import FileLock
 
+from sage_rlvr.contrib.io import archive
+from sage_rlvr.contrib.io.archive import from_parquet, to_parquet
 from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation import sampling
-from sage_rlvr.evaluation.store import SampleStore, archive, database
-from sage_rlvr.evaluation.store.archive import from_parquet, to_parquet
+from sage_rlvr.evaluation.store import SampleStore, database
 from samples_common import PROBLEMS, SMALL, evaluate, rows
 
 FILES = ("store.sqlite", "store.sqlite-wal", "store.sqlite-journal")

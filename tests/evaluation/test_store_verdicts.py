@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sage_rlvr.contrib.io.archive import from_parquet, to_parquet
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.store import AskedProblem, Chunk, Identity, Sample, SampleStore, repeats
-from sage_rlvr.evaluation.store.archive import from_parquet, to_parquet
 from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
 

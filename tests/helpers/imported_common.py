@@ -34,7 +34,7 @@ def recipe(**changed: Any) -> TrainConfig:
 
 def parts(method: Method) -> dict[str, Any]:
     """A method without its name."""
-    names = ("advantage", "surrogate", "anchor", "reduction", "token_weight", "rollout", "extras")
+    names = ("advantage", "surrogate", "anchor", "reduction", "rollout", "extras")
     return {name: getattr(method, name) for name in names}
 
 

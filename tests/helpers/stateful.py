@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core import Advantage, Method, Signals
+from sage_rlvr.core import Advantage, Key, Method, Signals, TokenWeight
 from sage_rlvr.methods import grpo
 
 
@@ -28,7 +28,7 @@ class Remembered(Advantage):
 
 
 @dataclass(frozen=True)
-class Tiring:
+class Tiring(TokenWeight):
     """A token weight that reads signals: 1 / (1 + share of the tokens seen so far that were unlikely)."""
 
     equation: ClassVar[str] = "1 / (1 + u)"
@@ -37,7 +37,9 @@ class Tiring:
     def start(self) -> dict[str, Tensor]:
         return {"unlikely": torch.zeros(()), "seen": torch.zeros(3)}
 
-    def __call__(self, signals: Signals, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         below = torch.where(signals.mask, signals.old_logps < -1.0, False).sum()
         seen = state["seen"] + torch.stack([below, signals.mask.sum(), torch.ones_like(below)])
         weight = torch.where(signals.mask, 1.0 / (1.0 + state["unlikely"]), 0.0)
@@ -46,4 +48,4 @@ class Tiring:
 
 def stateful(beta: float = 0.05) -> Method:
     """GRPO with both."""
-    return replace(grpo(beta=beta), name="stateful", advantage=Remembered(), token_weight=Tiring())
+    return replace(grpo(beta=beta), name="stateful", advantage=Remembered(), extras=(Tiring(),))

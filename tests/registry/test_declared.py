@@ -17,7 +17,8 @@ from sage_rlvr.core import GUIDES, METHODS, guides
 from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.registry import Registry, declared, gather
 from sage_rlvr.sweeps import demo
-from sage_rlvr.sweeps.design import label_of, load_design, resolve
+from sage_rlvr.sweeps.design import load_design
+from sage_rlvr.sweeps.resolve import label_of, resolve
 
 ROOT = Path(sage_rlvr.__file__).parent
 FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dr_grpo", "entropy_bonus"]}

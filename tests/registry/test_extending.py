@@ -19,7 +19,7 @@ from command import call
 from sage_rlvr import plugins
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.teachers import teacher_named
+from sage_rlvr.evaluation.guidance import teacher_named
 from sage_rlvr.registry import HOMES, registry_of
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import hint_of
@@ -172,7 +172,7 @@ def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixt
     words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
     assert call(*words) == 0
     said = capsys.readouterr().out
-    for name in ("late", "centered", "signs", "reinforce", "row_sum", "surprising", "some_right", "halved"):
+    for name in ("late", "centered", "signs", "reinforce", "row_sum", "some_right", "halved"):
         assert re.search(rf"^  {name} ", said, re.MULTILINE), name
     assert registry_of("guide").label("late") == "Late"
     config = load_config(TrainConfig, "grpo", [("method.guide", "late")])
@@ -190,7 +190,7 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     from sage_rlvr import testing
     from sage_rlvr.registry import registry_of
 
-    kinds_here = ("advantage", "surrogate", "reduction", "token_weight", "rollout_plan", "buffer", "reward_source")
+    kinds_here = ("advantage", "surrogate", "reduction", "rollout_plan")
     before = {kind: set(registry_of(kind)) for kind in kinds_here}
     plugins.use("my_parts.py")
     plugins.use("more_parts.py")
@@ -206,7 +206,7 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
         for name in sorted(added):
             getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
     testing.check_schedule(registry_of("schedule")["halved"](0.1))
-    for name in ("brief", "common", "near"):
+    for name in ("brief", "common", "near", "surprising", "least", "floor"):
         testing.check_extra(registry_of("extra")[name]())
     assert "check_parts" not in sys.modules
 

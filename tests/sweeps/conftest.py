@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.sweeps import jobs as work
-from sage_rlvr.sweeps.jobs import ProcessTask
+from sage_rlvr.sweeps import processes as work
+from sage_rlvr.sweeps.processes import ProcessTask
 from sweeps.sweep_common import DESIGN, Ended, Started
 
 
@@ -19,11 +19,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     found: Started = []
 
     def start(task: ProcessTask) -> Ended:
-        found.append(task.words)
+        found.append(task.args)
         task.log.parent.mkdir(parents=True, exist_ok=True)
         task.log.touch()
         with pytest.raises(SystemExit) as caught:
-            main(list(task.words))
+            main(list(task.args))
         return Ended(int(caught.value.code or 0))
 
     monkeypatch.setattr(work, "_start", start)

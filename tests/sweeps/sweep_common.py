@@ -50,7 +50,7 @@ class Ended:
 
 
 def states(sweep: SweepPlan) -> dict[str, str]:
-    return {cell.job.directory.name: sweep.status(cell) for cell in sweep.cells}
+    return {cell.directory.name: sweep.status(cell) for cell in sweep.runs}
 
 
 def summarize(path: Path) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from sage_rlvr.results.sentences import answer
 from sage_rlvr.results.summary import strength
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.sweeps import demo, sweep
-from sage_rlvr.sweeps import jobs as work
-from sage_rlvr.sweeps.jobs import Job
+from sage_rlvr.sweeps import processes as work
+from sage_rlvr.sweeps.runs import SweepRun
 
 SOURCE = str(Path(runs.__file__).parents[2])
 SMALL = {
@@ -56,8 +56,8 @@ def plan(
     seeds: Sequence[int] = (0,),
     arms: Sequence[str] | None = None,
     problems: int = 6,
-) -> list[Job]:
-    return [cell.job for cell in demo.plan(out, seeds, arms, edits, problems).cells]
+) -> list[SweepRun]:
+    return demo.plan(out, seeds, arms, edits, problems).runs
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +76,11 @@ def screen() -> Console:
 def test_the_plan(tmp_path: Path, warm_policy: Path) -> None:
     jobs = plan(tmp_path, pairs(warm_policy), (0, 3))
     assert [job.label for job in jobs] == [f"{arm} s{seed}" for seed in (0, 3) for arm in LABELS]
-    assert len({job.directory for job in jobs}) == 6 and not any(job.finished or job.done for job in jobs)
+    assert len({job.directory for job in jobs}) == 6 and not any(job.trained or job.steps_done for job in jobs)
     assert all(job.config.seed == job.seed and job.config.steps == 2 for job in jobs)
     assert jobs[0].config.method.name == "no_kl" and dump(jobs[2].config.method)["guide"]["name"] == "branch"
     job = plan(tmp_path, [*pairs(warm_policy), ("seed", "9")], (3,))[0]
-    assert job.words()[-2:] == ["--seed", "3"]  # the demo's seed, not an edit's
+    assert list(job.train.args[-2:]) == ["--seed", "3"]  # the demo's seed, not an edit's
     with pytest.raises(ConfigError, match="did you mean"):
         plan(tmp_path, [("stepz", "3")])
 
@@ -122,7 +122,7 @@ def test_the_demo_asks_about_the_base_and_keeps_a_few_samples_to_read(tmp_path: 
     planned = demo.plan(tmp_path, (0,), ("grpo", "placebo"), pairs(warm_policy), 6)
     asked = [(q.a, q.b, q.metric.written) for q in planned.design.questions]
     assert asked == [(arm, "base", metric) for metric in ("pass@256", "pass@1") for arm in ("grpo", "placebo")]
-    assert len(planned.base_samples) == 1 and all(cell.samples is not None for cell in planned.cells)
+    assert len(planned.base_samples) == 1 and all(cell.samples is not None for cell in planned.runs)
     assert planned.design.title == "Does RL widen what a small policy solves? A demo on Countdown"
 
 
@@ -135,9 +135,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, warm_policy: Path) -> Path
     out = tmp_path_factory.mktemp("demo")
     planned = demo.plan(out, (0,), None, pairs(warm_policy), 6)
     sweep.write_recipes(planned)
-    for cell in planned.cells:
+    for cell in planned.runs:
         with pytest.raises(SystemExit) as caught:
-            main(cell.job.words())
+            main(list(cell.train.args))
         assert caught.value.code == 0
     return out
 
@@ -154,7 +154,7 @@ def test_it_finishes_and_says_what_differs(
     trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = plan(trained, pairs(warm_policy))
-    assert all(job.finished and job.done == 2 for job in jobs)
+    assert all(job.trained and job.steps_done == 2 for job in jobs)
     before = {path: path.stat().st_mtime_ns for job in jobs for path in job.directory.rglob("*") if path.is_file()}
     assert demo_of(trained, warm_policy) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -187,18 +187,18 @@ def test_it_finishes_and_says_what_differs(
 @pytest.mark.slow
 def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Path) -> None:
     longer = plan(trained, pairs(warm_policy, steps="5"))
-    assert not any(job.finished for job in longer) and [job.done for job in longer] == [2, 2, 2]
+    assert not any(job.trained for job in longer) and [job.steps_done for job in longer] == [2, 2, 2]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -> None:
     assert demo_of(tmp_path, warm_policy) == 0 and (tmp_path / "report.html").exists()
-    assert all(job.finished for job in plan(tmp_path, pairs(warm_policy)))
+    assert all(job.trained for job in plan(tmp_path, pairs(warm_policy)))
     rows = [(job.directory / "metrics.jsonl").read_bytes() for job in plan(tmp_path, pairs(warm_policy))]
     assert demo_of(tmp_path, warm_policy, steps="3") == 0  # more steps go on where the runs stand
     for job, old in zip(plan(tmp_path, pairs(warm_policy, steps="3")), rows, strict=True):
-        assert job.finished and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
+        assert job.trained and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
     assert all(run.steps == 3 for run in Results.read(tmp_path).runs.values())
 
 
@@ -276,7 +276,7 @@ def test_interrupted_it_leaves_no_process_and_continues(
     )
     jobs = plan(tmp_path, pairs(warm_policy, steps="100000"))[:2]
     try:
-        wait_until(lambda: all(job.done > 2 for job in jobs))
+        wait_until(lambda: all(job.steps_done > 2 for job in jobs))
         assert len(alive(*(job.directory for job in jobs))) == 2
         process.send_signal(number)
         text, _ = process.communicate(timeout=60)

@@ -24,7 +24,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.sentences import answer
 from sage_rlvr.sweeps import demo
-from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps.display import left_words
 from sage_rlvr.sweeps.forecast import forecast
 
@@ -60,27 +60,27 @@ def test_the_arms_start_from_a_pretrained_model_and_the_base_is_sampled_colder_t
     planned = demo.plan(tmp_path, (0,), None, pairs(tiny), model="smollm2")
     assert [arm.label for arm in planned.arms] == ["no KL", "GRPO", "SAGE-Branch"] and not planned.base
     assert {(arm.config.model, arm.config.task.name) for arm in planned.arms} == {(tiny, "countdown_chat")}
-    typed = [task.words for task in planned.base_samples]
+    typed = [task.args for task in planned.base_samples]
     given = [float(words[words.index("--temperature") + 1]) for words in typed if "--temperature" in words]
     assert given == [0.8, 0.6, 0.4, 0.3, 0.2] and len(planned.base_samples) == 6
-    assert len({task.place for task in planned.base_samples}) == 6
-    sampled = [task for task in planned.tasks if "--samples" in task.words]
-    assert len(sampled) == 9 and all(task.words[task.words.index("--threads") + 1] == "1" for task in sampled)
+    assert len({task.output for task in planned.base_samples}) == 6
+    sampled = [task for task in planned.tasks if "--samples" in task.args]
+    assert len(sampled) == 9 and all(task.args[task.args.index("--threads") + 1] == "1" for task in sampled)
     guide = dump(planned.arms[2].config.method)["guide"]
-    kept = sampled[0].words[sampled[0].words.index("--guide") + 1]
+    kept = sampled[0].args[sampled[0].args.index("--guide") + 1]
     assert all(f"{name}: {guide[name]}" in kept for name in ("threshold", "ratio", "q_max"))  # q on the page is the arm's
 
 
 def test_the_short_form_has_fewer_steps_problems_and_temperatures(tmp_path: Path, tiny: str) -> None:
     few = [(key, value) for key, value in pairs(tiny) if key != "steps"]
     whole, short = (demo.plan(tmp_path, (0,), None, few, model="smollm2", short=short) for short in (False, True))
-    steps = [sum(cell.job.config.steps for cell in planned.cells) for planned in (whole, short)]
+    steps = [sum(cell.config.steps for cell in planned.runs) for planned in (whole, short)]
     samples = [planned.design.evaluate.samples for planned in (whole, short)]
     assert steps[1] * 3 <= steps[0] and samples[1].problems * 2 <= samples[0].problems  # type: ignore[union-attr]
     assert set(samples[1].base_temperatures) < set(samples[0].base_temperatures)  # type: ignore[union-attr]
     assert [q.metric.written for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
     asked = demo.plan(tmp_path, (0,), ("grpo", "maxrl"), few, 7, model="smollm2")
-    assert [arm.config.model for arm in asked.arms] == [tiny] * 2 and "--problems 7" in " ".join(asked.cells[1].samples.words)  # type: ignore[union-attr]
+    assert [arm.config.model for arm in asked.arms] == [tiny] * 2 and "--problems 7" in " ".join(asked.runs[1].samples.args)  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="--short: the demo of --model embedded has no short form"):
         demo.plan(tmp_path, (0,), None, [], short=True)
     with pytest.raises(ConfigError, match=r"--problems 0: .*the demo takes 40"):
@@ -147,11 +147,11 @@ def test_the_whole_demo_with_a_tiny_model(tmp_path: Path, tiny: str, capfd: pyte
 def test_killed_it_goes_on(tmp_path: Path, tiny: str) -> None:
     given = {"model": "smollm2", "problems": 2, "arms": ("grpo",), "edits": edits(tiny, steps=60), "workers": 1}
     script = f"import sage_rlvr; print(sage_rlvr.demo({str(tmp_path)!r}, **{given!r}).complete)"
-    job = demo.plan(tmp_path, (0,), ("grpo",), pairs(tiny, steps=60), 2, model="smollm2").cells[0].job
+    job = demo.plan(tmp_path, (0,), ("grpo",), pairs(tiny, steps=60), 2, model="smollm2").runs[0]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     first = subprocess.Popen([sys.executable, "-c", script], start_new_session=True, **quiet)
     deadline = time.monotonic() + 900
-    while job.done < 3:
+    while job.steps_done < 3:
         assert time.monotonic() < deadline and first.poll() is None, "it never trained"
         time.sleep(0.05)
     first.send_signal(signal.SIGKILL)
@@ -161,10 +161,10 @@ def test_killed_it_goes_on(tmp_path: Path, tiny: str) -> None:
         time.sleep(0.05)
     rows = (job.directory / "metrics.jsonl").read_bytes()
     stores = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "base").rglob("store.sqlite")}
-    assert 0 < job.done < 60 and stores
+    assert 0 < job.steps_done < 60 and stores
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1500)
     assert done.stdout.split()[-1:] == ["True"], done.stderr
-    assert (job.directory / "metrics.jsonl").read_bytes().startswith(rows) and job.done == 60
+    assert (job.directory / "metrics.jsonl").read_bytes().startswith(rows) and job.steps_done == 60
     assert {path: path.stat().st_mtime_ns for path in stores} == stores and (tmp_path / "report.html").exists()
 
 
@@ -177,10 +177,10 @@ def _line(entry: Path) -> str:
 
 def test_samples_of_the_base_count_in_the_time_left(tmp_path: Path, tiny: str) -> None:
     planned = demo.plan(tmp_path, (0,), None, pairs(tiny), model="smollm2")
-    for cell in planned.cells:
-        cell.job.directory.mkdir(parents=True)
+    for cell in planned.runs:
+        cell.directory.mkdir(parents=True)
         rows = [json.dumps({"step": n, "time/step_s": 1.0}) + "\n" for n in range(2)]
-        (cell.job.directory / "metrics.jsonl").write_text("".join(rows))
-    planned.took[planned.base_samples[0]] = 30.0
-    planned.over.add(planned.base_samples[0])
+        (cell.directory / "metrics.jsonl").write_text("".join(rows))
+    planned.seconds[planned.base_samples[0]] = 30.0
+    planned.finished.add(planned.base_samples[0])
     assert left_words(planned) == "about 4 min left"  # eight of nine samples, 30 s each

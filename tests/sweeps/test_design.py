@@ -12,12 +12,13 @@ import pytest
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.contrib.methods.eapo import Eapo
+from sage_rlvr.core.extras import PlaceboWeight
 from sage_rlvr.core.guides import Placebo
-from sage_rlvr.core.token_weights import PlaceboWeight
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.sweeps.controls import PlannedArm, same
-from sage_rlvr.sweeps.design import DesignSpec, load_design, resolve, sft_config, world_named
+from sage_rlvr.sweeps.design import DesignSpec, load_design, sft_recipe, world_named
+from sage_rlvr.sweeps.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
@@ -32,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
 
 def arms_of(path: Path) -> tuple[dict[str, PlannedArm], list[str]]:
     design = load_design(path)
-    sft_config(design, path)
+    sft_recipe(design, path)
     arms, said = resolve(design, path, None if design.policy is None else "elsewhere")
     return {arm.name: arm for arm in arms}, said
 
@@ -108,9 +109,9 @@ def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) 
     for name, plain in (("e", "eapo"), ("r", "remax")):
         assert same(arms[f"{name}_placebo"].config, load_config(TrainConfig, f"{plain}_placebo"))
     one, other = (arms[name].config.method for name in ("s", "s_placebo"))
-    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(one.token_weight))
+    assert other == replace(one, name=other.name, extras=(PlaceboWeight(one.token_weight),))
     one, other = (arms[name].config.method for name in ("x", "x_placebo"))
-    assert other == replace(one, name=other.name, buffer=replace(one.buffer, law="found"))
+    assert other == replace(one, name=other.name, extras=(replace(one.buffer, law="found"),))
 
 
 def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
     text = f"arms: {{a: {{recipe: eapo, edits: {edits}}}}}\ncontrol: a\ncontrols: [placebo, no_kl]\n"
     arms, _ = arms_of(write(tmp_path, text))
     one, other = (arms[name].config.method for name in ("a", "a_placebo"))
-    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(Eapo())) and other.anchor is not None
+    assert other == replace(one, name=other.name, extras=(PlaceboWeight(Eapo()),)) and other.anchor is not None
     assert (arms["a"].placebo, arms["a"].no_kl) == ("a_placebo", "a_no_kl")
 
 
@@ -260,8 +261,9 @@ def test_the_designs_of_the_repository(path: Path) -> None:
     for name in design.evaluate.ood:
         assert world_named(name, path.parent) != arms[design.control].config.world
     if design.policy is not None:
-        found = sft_config(design, path)
-        assert found is not None and found[1].model != load_config(SftConfig, "sft").model  # else the shipped one
+        recipe = sft_recipe(design, path)
+        assert recipe is not None
+        assert load_config(SftConfig, recipe).model != load_config(SftConfig, "sft").model  # else the shipped one
 
 
 def test_the_main_design_is_the_seven_arms_with_every_control() -> None:

@@ -23,13 +23,14 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results
 from sage_rlvr.results.probabilities import load_probabilities
 from sage_rlvr.sweeps import demo
-from sage_rlvr.sweeps import jobs as work
 from sage_rlvr.sweeps import plan as plans
+from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps import sweep as module
 from sage_rlvr.sweeps.display import dry_lines
-from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
 from sage_rlvr.sweeps.plan import plan
-from sage_rlvr.sweeps.reuse import adoptable
+from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
+from sage_rlvr.sweeps.reuse import reusable
+from sage_rlvr.sweeps.runs import SweepRun
 from sage_rlvr.sweeps.sweep import run
 from sweeps.sweep_common import Ended, Started, said, screen, states, summarize
 
@@ -86,12 +87,12 @@ def test_it_makes_what_is_missing_and_only_that(
         ),
         tmp_path / "other",
     )
-    assert [cell.job.directory.name for cell, _ in adoptable(beside)][:2] == ["plain-s0", "branch-s0"]
+    assert [cell.directory.name for cell, _ in reusable(beside)][:2] == ["plain-s0", "branch-s0"]
     for part in (out / "runs" / "grpo-s0" / "metrics.jsonl", out / "runs" / "grpo-s0"):
         shutil.move(part, tmp_path / "elsewhere")
         part.symlink_to(tmp_path / "elsewhere")
         with pytest.raises(ConfigError, match="a link, but reuse_runs needs copies"):
-            adoptable(beside)
+            reusable(beside)
         part.unlink()
         shutil.move(tmp_path / "elsewhere", part)
     assert "sweep: 12/12 steps" in dry_lines(beside)[-1]
@@ -128,7 +129,7 @@ def test_a_failure_is_printed_and_the_others_go_on(
     start = work._start
 
     def failing(task: ProcessTask) -> Ended:
-        if "branch-s0" not in " ".join(task.words):
+        if "branch-s0" not in " ".join(task.args):
             return start(task)  # type: ignore[return-value]
         task.log.parent.mkdir(parents=True, exist_ok=True)
         task.log.write_text("something\nthe disk is gone\n")
@@ -192,10 +193,10 @@ def test_a_run_that_ended_unseen_is_trained(
     tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between the last step of a run and the next look at it, a sweep says "trained" and not "2/2"."""
-    cell = (sweep := plan(design(), tmp_path / "out")).cells[0]
-    monkeypatch.setattr(work.Job, "done", 2)
+    cell = (sweep := plan(design(), tmp_path / "out")).runs[0]
+    monkeypatch.setattr(SweepRun, "steps_done", 2)
     assert sweep.status(cell) == "training"
-    monkeypatch.setattr(work.Job, "finished", True)
+    monkeypatch.setattr(SweepRun, "trained", True)
     assert sweep.status(cell) == "trained"
 
 

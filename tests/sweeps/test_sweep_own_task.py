@@ -19,8 +19,8 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, compare
 from sage_rlvr.sweeps import sweep as module
 from sage_rlvr.sweeps.display import dry_lines
-from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
 from sage_rlvr.sweeps.plan import SweepPlan, plan
+from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.reuse import clear, replaced
 from sage_rlvr.sweeps.sweep import run
 from sweeps.sweep_common import Started, screen, states

@@ -13,10 +13,10 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.render import write_summary
 from sage_rlvr.sweeps import display
-from sage_rlvr.sweeps import jobs as work
 from sage_rlvr.sweeps import sweep as module
 from sage_rlvr.sweeps.display import dry_lines, line, table
-from sage_rlvr.sweeps.plan import note, plan
+from sage_rlvr.sweeps.plan import plan, write_record
+from sage_rlvr.sweeps.runs import SweepRun
 from sweeps.sweep_common import said, screen, states, summarize
 
 
@@ -33,7 +33,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -
     console.print(table(sweep))
     assert said(console).count("not run") == 6
     module.write_recipes(sweep)
-    note(sweep)
+    write_record(sweep)
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
@@ -56,33 +56,33 @@ def test_evaluations_left_take_as_long_as_those_of_arms(
     """The base's, which is tempered too and takes minutes, stands in only until an arm's is there."""
     sweep = plan(design(), tmp_path / "out")
     sweep.workers = 2
-    monkeypatch.setattr(work.Job, "done", 2)
+    monkeypatch.setattr(SweepRun, "steps_done", 2)
     monkeypatch.setattr(display, "read_metrics", lambda run: [{"seconds": 1.0}])
     seconds = {"base.npz": 300.0}
     monkeypatch.setattr(
         display, "load_record", lambda path: SimpleNamespace(meta={"seconds": seconds.get(path.name, 2.0)})
     )
     assert display.left_words(sweep) == "no training left"
-    paths = [record_path(sweep.out, name) for name in ("base", sweep.cells[0].job.directory.name)]
+    paths = [record_path(sweep.out, name) for name in ("base", sweep.runs[0].directory.name)]
     paths[0].parent.mkdir(parents=True)
     for path in paths:
         path.touch()
     assert display.left_words(sweep) == "about 15 min left"  # six of the base's five minutes, two at a time
-    sweep.over.add(sweep.cells[0].exact[""])
+    sweep.finished.add(sweep.runs[0].exact[""])
     assert display.left_words(sweep) == "about 5 s left"
 
 
 def test_time_left_is_that_of_the_clock(tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs are left whose steps take 2 s together; one that ended took 30 s with its start and saving, an evaluation 12 s."""
     sweep = plan(design(("controls: [no_kl]", "controls: none"), ("seeds: [0, 1]", "seeds: [0, 1, 2]")), tmp_path / "out")
-    ended, *others = sweep.cells
-    monkeypatch.setattr(work.Job, "done", property(lambda job: 2 if job.directory == ended.job.directory else 0))
+    ended, *others = sweep.runs
+    monkeypatch.setattr(SweepRun, "steps_done", property(lambda job: 2 if job.directory == ended.directory else 0))
     monkeypatch.setattr(display, "read_metrics", lambda run: [{"time/step_s": 1.0}] * 2)
     monkeypatch.setattr(display, "load_record", lambda path: pytest.fail("what ended here is measured by the clock"))
-    sweep.over |= {ended.train, ended.exact[""]}
-    sweep.took |= {ended.train: 30.0, ended.exact[""]: 12.0}
+    sweep.finished |= {ended.train, ended.exact[""]}
+    sweep.seconds |= {ended.train: 30.0, ended.exact[""]: 12.0}
     assert len(others) == 5 and display.left_words(sweep) == f"about {(5 * 30 + 5 * 12) / 60:.0f} min left"
-    sweep.took[ended.train] = 1.0  # less than its steps: only its end was made here, which says nothing
+    sweep.seconds[ended.train] = 1.0  # less than its steps: only its end was made here, which says nothing
     assert display.left_words(sweep) == f"about {5 * 2 + 5 * 12} s left"
 
 
@@ -93,7 +93,7 @@ def test_arms_of_other_lengths_are_refused_unless_the_length_is_the_question(
     with pytest.raises(ConfigError, match=r"differ in steps: \[1, 2\].*steps_differ: true"):
         plan(design(arms), tmp_path / "out")
     sweep = plan(design(arms, ("controls: [no_kl]", "controls: none\nsteps_differ: true")), tmp_path / "out")
-    assert {cell.arm.name: cell.job.config.steps for cell in sweep.cells} == {"grpo": 2, "early": 1, "branch": 2}
+    assert {cell.arm.name: cell.config.steps for cell in sweep.runs} == {"grpo": 2, "early": 1, "branch": 2}
     sweep.out.mkdir()
-    note(sweep)
+    write_record(sweep)
     assert json.loads((tmp_path / "out" / "design.json").read_text())["steps"] == "1 to 2"

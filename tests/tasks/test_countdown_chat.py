@@ -18,13 +18,13 @@ from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import chat_policy
 from command import call, refused
 from sage_rlvr.contrib.audit import audit
+from sage_rlvr.contrib.audit.reference_parser import second_opinion_on_any_spelling
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.countdown import Countdown, Problem, draws, split_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
-from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.training.sft import texts_of
 from sage_rlvr.verifiers.countdown_chat import expression_of
 
@@ -246,7 +246,8 @@ def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     found = audit(CountdownChat({3: 1.0}))
     assert found.passed and not any(check.rows for check in found.checks)
     assert found.head.endswith("Countdown: 3 numbers of 1..12, targets 1..100, drawn by expression, asked in words")
-    assert "targets 1..100, drawn by expression, operators + -, asked in words" in CountdownChat(operators="+-").audited()
+    sums = audit(CountdownChat({3: 1.0}, operators="+-"))
+    assert "targets 1..100, drawn by expression, operators + -, asked in words" in sums.head
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import sage_rlvr
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.members import check_names
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.abilities import (
     ABILITIES,
@@ -27,8 +28,7 @@ from sage_rlvr.tasks.abilities import (
     Spelled,
     Worked,
 )
-from sage_rlvr.tasks.base import Guided, Task, problems_of, ready, turns_of, verdicts
-from sage_rlvr.tasks.members import check_class, check_names
+from sage_rlvr.tasks.base import Guided, Task, check_class, problems_of, ready, turns_of, verdicts
 from sage_rlvr.verifiers import Verdict
 
 
@@ -157,4 +157,4 @@ def test_every_ability_is_of_few_members_and_says_what_it_is_for() -> None:
 
 def test_the_classes_of_the_package_pass_the_check_of_names() -> None:
     for kind in filter(inspect.isclass, TASKS.values()):
-        check_names(kind, Task)
+        check_names(kind, Task, "task", *ABILITIES, singular=True)

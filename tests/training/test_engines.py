@@ -137,9 +137,9 @@ def test_one_error_lists_all_that_an_engine_lacks():
     with pytest.warns(UserWarning, match="only the other factors"):
         guide = Token() * Branch(signal="reference")
         anchor = Anchor(Linear(0.1, 0.2), guide=guide, estimator="k3_is", source="snapshot@3")
-    method = replace(grpo_token_mean(), surrogate=Gspo(token=True), anchor=anchor, buffer=Replay())
-    assert places(method, "trl") == ["surrogate.token", "reduction", "anchor.estimator", "buffer", "anchor.guide"]
-    assert places(method, "verl") == ["surrogate", "anchor.beta", "anchor.estimator", "anchor.source", "buffer", "anchor.guide"]
+    method = replace(grpo_token_mean(), surrogate=Gspo(token=True), anchor=anchor, extras=(Replay(),))
+    assert places(method, "trl") == ["surrogate.token", "reduction", "extras", "anchor.estimator", "anchor.guide"]
+    assert places(method, "verl") == ["surrogate", "extras", "anchor.beta", "anchor.estimator", "anchor.source", "anchor.guide"]
     with pytest.raises(ConfigError) as caught:
         grpo_config(method)
     said = str(caught.value)

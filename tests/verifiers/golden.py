@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.contrib.tasks.countdown_steps import work
 from sage_rlvr.contrib.tasks.reasoning_gym import scored
 from sage_rlvr.contrib.tasks.repair import Broken, Repair
 from sage_rlvr.contrib.tasks.word_problems.story import read, story_of
 from sage_rlvr.tasks.countdown import Problem
-from sage_rlvr.tasks.countdown.steps import work
 from sage_rlvr.verifiers import Verdict, countdown, countdown_chat, knights_and_knaves
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.exact import canonical, verify_exact

@@ -14,12 +14,12 @@ from typing import Any
 
 from lab.stress.battery.hostile import FAMILIES, NEAR
 from sage_rlvr.contrib.audit.pairs import read_pairs
+from sage_rlvr.contrib.tasks.countdown_steps import CountdownSteps
 from sage_rlvr.contrib.tasks.repair.programs import all_problems, edit_to, wrong_edits
 from sage_rlvr.contrib.tasks.word_problems import WordProblems
 from sage_rlvr.contrib.tasks.word_problems.story import EXACTLY, NAMES, THEN
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
-from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.verifiers.knights_and_knaves import conclusion
 from sage_rlvr.verifiers.units import UNITS
 from verifiers import test_math, test_math_laws, test_math_reported, test_pool, test_style

@@ -15,6 +15,7 @@ import pytest
 import sage_rlvr.contrib.tasks
 import sage_rlvr.tasks
 import sage_rlvr.verifiers
+from sage_rlvr.contrib.tasks.countdown_steps import CountdownSteps
 from sage_rlvr.contrib.tasks.repair import Repair
 from sage_rlvr.contrib.tasks.word_problems import WordProblems
 from sage_rlvr.errors import ConfigError
@@ -137,7 +138,11 @@ def test_another_limit_is_another_verifier(verifier: str, place: str, monkeypatc
 
 @pytest.mark.parametrize(
     ("task", "place"),
-    [(WordProblems, f"{WordProblems.__module__}.LONGEST"), (Repair, f"{Repair.__module__}.POOL_SECONDS")],
+    [
+        (CountdownSteps, f"{CountdownSteps.__module__}.LONGEST"),
+        (WordProblems, f"{WordProblems.__module__}.LONGEST"),
+        (Repair, f"{Repair.__module__}.POOL_SECONDS"),
+    ],
 )
 def test_another_limit_of_a_task_of_contrib_is_another_verifier(
     task: Callable[[], Task], place: str, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from typing import IO, NoReturn, TextIO
 
 from lab.stress.battery.commands import COMMANDS
 from sage_rlvr.cli import main
-from sage_rlvr.sweeps import jobs
+from sage_rlvr.sweeps import processes
 from tests.conftest import WORLD, save, tiny_llama
 from tests.helpers.byte_tokenizer import byte_tokenizer
 
@@ -129,7 +129,7 @@ def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, 
         Path("/proc/self/comm").write_text(
             os.environ[MARK][:15]
         )  # forks of it are known by this, what it executes by the variable
-        jobs.subprocess = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+        processes.subprocess = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
         main(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -11,7 +11,7 @@ import torch
 from lab.theory import TokenTree
 from sage_rlvr.contrib.methods.eapo import Eapo, eapo
 from sage_rlvr.core import FixedBudget, GroupCentered, Key, Method
-from sage_rlvr.core.token_weights import PlaceboWeight
+from sage_rlvr.core.extras import PlaceboWeight, TokenWeight
 
 TREE = TokenTree.full(2, 2)
 CERTAIN, UNCERTAIN = [2.0, 0.0], [0.3, 0.0]  # at the first token, and at the second whatever the first was
@@ -29,9 +29,9 @@ def gradient(method: Method, right: torch.Tensor, size: int = 3, **options) -> t
     return torch.autograd.grad(loss, leaf)[0]
 
 
-def centered(weight: object) -> Method:
+def centered(*weight: TokenWeight) -> Method:
     """EAPO with A = r - mean, so that the mean advantages are (1 - P) and -P times (G - 1) / G, and a constant divisor."""
-    return replace(eapo(), advantage=GroupCentered(), reduction=FixedBudget(), token_weight=weight)
+    return replace(eapo(), advantage=GroupCentered(), reduction=FixedBudget(), extras=weight)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -39,7 +39,7 @@ def test_the_force_at_a_state_is_that_of_the_plain_method_times_a_factor_of_p(na
     """w = (.4, 1.6) of a right completion and (1.6, .4) of a wrong one, at the certain and the uncertain token."""
     right = RIGHT[name]
     share = float((TREE.probs(LOGITS) * right).sum())
-    found, plain = gradient(centered(Eapo()), right), gradient(centered(None), right)
+    found, plain = gradient(centered(Eapo()), right), gradient(centered(), right)
     certain, uncertain = (1 - share) * 0.4 + share * 1.6, (1 - share) * 1.6 + share * 0.4
     wanted = plain * torch.tensor([certain, uncertain, uncertain])[:, None]
     assert torch.allclose(found, wanted, atol=1e-6) and plain.abs().max() > 0.01
@@ -47,7 +47,7 @@ def test_the_force_at_a_state_is_that_of_the_plain_method_times_a_factor_of_p(na
 
 
 def test_with_the_recipe_it_is_no_multiple_of_the_plain_gradient():
-    found, plain = (gradient(method, RIGHT["hard"]) for method in (eapo(), replace(eapo(), token_weight=None)))
+    found, plain = (gradient(method, RIGHT["hard"]) for method in (eapo(), replace(eapo(), extras=())))
     cosine = torch.nn.functional.cosine_similarity(found.flatten(), plain.flatten(), dim=0)
     assert 0.5 < float(cosine) < 0.97
 

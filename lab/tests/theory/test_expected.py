@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lab.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from lab.theory import expected as module
+from sage_rlvr.contrib.methods.adaptive_entropy import AdaptiveEntropy
 from sage_rlvr.contrib.methods.alpha_dpg import alpha_dpg
 from sage_rlvr.contrib.methods.dars import dars
 from sage_rlvr.contrib.methods.distinct import distinct
@@ -39,7 +40,7 @@ from sage_rlvr.core import (
     TokenMean,
 )
 from sage_rlvr.core.advantages import Seen
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
+from sage_rlvr.core.extras import EntropyBonus, Extra, TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import dr_grpo, grpo, maxrl, rloo, sage
@@ -72,9 +73,13 @@ class Shorter(Extra):
         return rewards - 0.2 * seen.lengths
 
 
-def late_tokens(signals):
+class LateTokens(TokenWeight):
     """Half the advantage at the first token."""
-    return torch.where(signals.positions == 0, 0.5, 1.0)
+
+    equation = "0.5 at the first token, else 1"
+
+    def token_weights(self, signals, step, total_steps, key, state):
+        return torch.where(signals.positions == 0, 0.5, 1.0), state
 
 
 STILL_TOKEN = Token(alpha=0.4, sigma=0.0)
@@ -98,10 +103,10 @@ METHODS = {
     "transform": replace(grpo(beta=0.3), extras=(Shorter(),)),
     "transform, in the reward": replace(rloo(beta=0.3), extras=(Shorter(),)),
     "transform and plan": replace(dr_grpo(beta=0.3), extras=(Shorter(),), rollout=Mixed()),
-    "token weight": replace(grpo(beta=0.3), token_weight=late_tokens),
-    "token weight, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens),
+    "token weight": replace(grpo(beta=0.3), extras=(LateTokens(),)),
+    "token weight, in the reward": replace(rloo(beta=0.3), extras=(LateTokens(),)),
     "entropy bonus": replace(dr_grpo(beta=0.3), extras=(EntropyBonus(0.5),)),
-    "entropy bonus, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens, extras=(EntropyBonus(Linear(0.5, 0)),)),
+    "entropy bonus, in the reward": replace(rloo(beta=0.3), extras=(LateTokens(), EntropyBonus(Linear(0.5, 0)))),
     "maxrl": maxrl(beta=0.3),
     "pkpo": pkpo(k=2, beta=0.3),
     "distinct": distinct(k=2, beta=0.3),
@@ -187,12 +192,12 @@ def test_a_running_state_is_held_fixed(method):
     """Half the reward as the mean of before is half the reward's gradient less of one sign; E[grad log pi] = 0 keeps it out."""
     later = {name: dict(own) for name, own in method.start().items()}
     later["advantage"]["mean"] = torch.tensor(0.5)
-    if "token_weight" in later:
-        later["token_weight"]["unlikely"] = torch.tensor(1.0)
+    if "extra/tiring" in later:
+        later["extra/tiring"]["unlikely"] = torch.tensor(1.0)
     (start, at_start), _ = both(method, 3)
     (value, quick), (_, slow) = both(method, 3, state=later)
     assert torch.allclose(quick, slow, atol=2e-6) and slow.abs().max() > 0.01 and value != start
-    assert torch.allclose(quick, at_start, atol=1e-6) is ("token_weight" not in later and method.reduction.divisor == "constant")
+    assert torch.allclose(quick, at_start, atol=1e-6) is ("extra/tiring" not in later and method.reduction.divisor == "constant")
 
 
 OF_THE_BATCH = ("steer", "eapo", "shaped_entropy", "clip_cov", "high_entropy", "kl_cov", "adaptive_entropy")

@@ -16,7 +16,8 @@ from sage_rlvr.contrib.replay.dph import Rehearsal
 from sage_rlvr.contrib.replay.replay import Replay
 from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import Clip, Key
-from sage_rlvr.core.buffers import Answers, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.replay.answers import Answers
+from sage_rlvr.core.extras.replay.base import buffer_budget, buffer_loss
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import no_kl, rloo
 
@@ -31,7 +32,7 @@ def logits(seed: int, tree: TokenTree = RAGGED) -> torch.Tensor:
 
 
 def alone(buffer):
-    return replace(no_kl(), buffer=replace(buffer, alone=True))
+    return replace(no_kl(), extras=(replace(buffer, alone=True),))
 
 
 def of_formula(formula, at: torch.Tensor, tree: TokenTree = RAGGED) -> torch.Tensor:
@@ -95,7 +96,7 @@ def test_replay_is_the_importance_weighted_gradient_of_the_right_ones(seed: int)
     """One token, no clip, whatever policy wrote them: -sum over right y of pi(y) A(y) grad log pi(y), A as at that rollout."""
     tree, right = TokenTree.bandit(4), torch.tensor([1.0, 0.0, 1.0, 0.0])
     at, old = logits(seed, tree), logits(seed + 1, tree)
-    method = replace(rloo(), buffer=Replay(alone=True, surrogate=WIDE))
+    method = replace(rloo(), extras=(Replay(alone=True, surrogate=WIDE),))
     found = tree.expected_gradient(method, at, at, right, old_logits=old, group_size=4)
     lone = torch.tensor([1.0 - float((tree.probs(old) * right).sum())] * 4)  # RLOO: A = 1 - mean of the others
     formula = of_formula(lambda y, t: -(y.exp() * lone * right).sum(), at, tree)
@@ -105,7 +106,7 @@ def test_replay_is_the_importance_weighted_gradient_of_the_right_ones(seed: int)
 def test_a_mean_over_all_rollouts_is_the_term_and_the_right_part_of_a_later_update():
     """Each group of three through `of_rollout`, `add`, a draw and the loss: what the listing says, and what `objective` has."""
     at, old, size = logits(3), logits(4), 3
-    method = replace(rloo(), buffer=Replay())
+    method = replace(rloo(), extras=(Replay(),))
     buffer, probs, logps = method.buffer, RAGGED.probs(old), RAGGED.logps(at)
     with torch.no_grad():
         wrote = RAGGED.logps(old).float()
@@ -120,7 +121,8 @@ def test_a_mean_over_all_rollouts_is_the_term_and_the_right_part_of_a_later_upda
         rows = replace(buffer.rows(buffer.rule.add(Answers.none(), new), 0, Key(0)), asked=1)
         loss, _ = buffer_loss(buffer, logps[rows.answers.answer][:, : rows.mask.shape[1]], rows, buffer_budget(buffer, rows, 3))
         total = total + float(probs[members].prod()) * loss
-    term = RAGGED.expected_loss(replace(method, buffer=replace(buffer, alone=True)), at, at, RIGHT, old_logits=old, group_size=size)
+    stored = replace(method, extras=(replace(buffer, alone=True),))
+    term = RAGGED.expected_loss(stored, at, at, RIGHT, old_logits=old, group_size=size)
     assert float((total - term).abs().detach()) < 1e-6
     advantage = 1.0 - float((probs * RIGHT).sum())
     ratios = (logps - wrote).exp().clamp(max=1.2)
@@ -132,7 +134,7 @@ def test_a_mean_over_all_rollouts_is_the_term_and_the_right_part_of_a_later_upda
 def test_beside_a_policy_gradient_it_is_the_known_combination(weight: float):
     """RLOO ascends P, the right set's likelihood log P: (1 + w / P) grad P. With weight 0 RLOO, bit for bit."""
     at = logits(5)
-    found = RAGGED.expected_gradient(replace(rloo(), buffer=Likelihood(law="policy", weight=weight)), at, at, RIGHT)
+    found = RAGGED.expected_gradient(replace(rloo(), extras=(Likelihood(law="policy", weight=weight),)), at, at, RIGHT)
     chance = float((RAGGED.probs(at) * RIGHT).sum())
     wanted = of_formula(lambda y, t: -(1 + weight / chance) * (y.exp() * RIGHT).sum(), at)
     assert torch.allclose(found, wanted, atol=1e-6)
@@ -178,7 +180,7 @@ def test_an_answer_that_is_not_stored_is_lost():
 def test_a_policy_gradient_beside_it_does_not_bring_the_lost_answer_back():
     """RLOO with the likelihood of the stored ones: at rest among all right answers only the stored are paid twice."""
     only = torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0])
-    mixed = replace(rloo(), buffer=Likelihood(weight=0.5))
+    mixed = replace(rloo(), extras=(Likelihood(weight=0.5),))
     found = RAGGED.descend(mixed, RAGGED.logits_of(REF), RIGHT, stored=only, tolerance=1e-3).probs
     assert support(found) == ([4], [2], [1]) and float((found * RIGHT).sum()) > 0.95
 
@@ -193,7 +195,7 @@ def test_the_axes_of_stored_answers():
         found = axes(rft(law=law))
         assert list(found.weights) == wanted
         assert (found.concentration, found.returning) == pytest.approx((concentration, returning), abs=1e-4)
-    replayed = replace(rloo(), buffer=Replay(weight=0.5))  # A = .6 and -.4, and .3 more where right, .12 on average
+    replayed = replace(rloo(), extras=(Replay(weight=0.5),))  # A = .6 and -.4, and .3 more where right, .12 on average
     assert values(replayed, [0.3, 0.1, 0.6], [0.3, 0.1, 0.6], [True, True, False], 4) == pytest.approx([0.78, 0.78, -0.52])
 
 

@@ -408,7 +408,7 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     clock = [time.monotonic()]
     count = demos.at_a_time(planned) if workers is None else workers
     steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
-    say(f"training {len(planned.cells)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
+    say(f"training {len(planned.runs)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
     say("\n".join([line(planned), *forecast(planned)]))
     found = swept(planned, count, console)
     clock.append(time.monotonic())

@@ -29,6 +29,7 @@ from sage_rlvr.recipes import shipped
 from sage_rlvr.registry import registry_of
 from sage_rlvr.results.summary_io import plain
 from sage_rlvr.runs import is_run, read_record, writing
+from sage_rlvr.runs.interrupts import ended_like_ctrl_c
 from sage_rlvr.stats.intervals import Interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import curve, powers
 from sage_rlvr.stats.samples.diversity import pcmd_interval
@@ -387,7 +388,6 @@ def _problems_line(settings: EvalSettings, task: Task) -> str:
 def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Evaluation:
     from sage_rlvr.evaluation.guidance import guidance_line  # torch
     from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again  # torch
-    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c  # torch
 
     run, lines = _sample_run(what, settings, say), []
     if settings.rejudge:
@@ -419,7 +419,6 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
     """The exact KL to `settings.kl_to`, on completions of both policies; missing completions of the other are sampled first."""
     from sage_rlvr.evaluation.kl_run import kl_of_stores  # torch
     from sage_rlvr.evaluation.sampled_run import sample_into_store  # torch
-    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c  # torch
 
     base = _base_of(run, str(settings.kl_to), task, settings.samples)
     console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)

@@ -23,8 +23,7 @@ from sage_rlvr.registry import first_sentence, registry_of
 from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
-    "advantage", "reward_source", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",
-    "buffer", "extra", "schedule",
+    "advantage", "surrogate", "reduction", "guide", "rollout_plan", "extra", "schedule",
 )  # fmt: skip
 """The kinds of parts that a method is made of."""
 SHOWN_GROUP = 8

@@ -6,8 +6,7 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: reward_sources/, token_weights/, rollout_plans/, buffers/; extras/ has the hooks of all that
-is none of these.
+Optional parts of a method: rollout_plans/; extras/ has the hooks of all that is none of these.
 """
 
 from sage_rlvr.core.advantages import (
@@ -20,7 +19,6 @@ from sage_rlvr.core.advantages import (
     Seen,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
-from sage_rlvr.core.buffers import BUFFERS, Buffer
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
     alpha_divergence,
@@ -31,7 +29,7 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping
+from sage_rlvr.core.extras import EXTRAS, Buffer, Extra, OverlongShaping, RewardSource, TokenWeight
 from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
@@ -48,28 +46,23 @@ from sage_rlvr.core.method import (
 )
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.reward_kl import return_to_go
-from sage_rlvr.core.reward_sources import REWARD_SOURCES, RewardSource
 from sage_rlvr.core.rollout_plans import ROLLOUT_PLANS, DynamicSampling, RolloutPlan
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
-from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
 __all__ = [
     "ADVANTAGES",
-    "BUFFERS",
     "DIVERGENCES",
     "ESTIMATORS",
     "EXTRAS",
     "GUIDES",
     "METHODS",
     "REDUCTIONS",
-    "REWARD_SOURCES",
     "ROLLOUT_PLANS",
     "SCHEDULES",
     "SURROGATES",
-    "TOKEN_WEIGHTS",
     "Advantage",
     "Anchor",
     "Banded",

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from sage_rlvr.core.anchor import Anchor, is_sampled, length_note, sampled
+from sage_rlvr.core.anchor import Anchor, length_note
+from sage_rlvr.core.extras import Buffer, MethodParts, buffer_of, reward_source_of, token_weight_of
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.buffers import Buffer
-    from sage_rlvr.core.method import Method
 
 SAMPLED = "the engine has no exact forward KL; k3 is its estimate from the sampled tokens, whose gradient has more variance"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
 
 
-def objective_words(method: Method | None, anchor: Anchor | None) -> str:
+def objective_words(method: MethodParts | None, anchor: Anchor | None) -> str:
     """The objective of a run on TRL or verl, as stored in its checkpoints: `described_on_engine` of the method, which starts
     with its name, or the guide, KL estimator and beta that are added to the engine's own loss.
     """
@@ -32,38 +27,34 @@ def objective_words(method: Method | None, anchor: Anchor | None) -> str:
     return _ADDRESS.sub("", words)
 
 
-def described_on_engine(method: Method) -> str:
+def described_on_engine(method: MethodParts) -> str:
     """`describe` of a method as TRL and verl descend it (`anchor.sampled`)."""
-    if method.anchor is None or not is_sampled(method.anchor):
-        return describe(method)
-    return f"{describe(replace(method, anchor=sampled(method.anchor)))}\n  note: {SAMPLED}"
+    on_engine = method.sampled()
+    return describe(method) if on_engine is method else f"{describe(on_engine)}\n  note: {SAMPLED}"
 
 
-def _equation_of(part: object) -> str:
-    """The part's `equation`; the name of a function or class that has none."""
-    return str(getattr(part, "equation", None) or getattr(part, "__name__", type(part).__name__))
-
-
-def describe(method: Method) -> str:
+def describe(method: MethodParts) -> str:
     """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
-    if method.buffer is not None and method.buffer.alone:
-        return "\n".join([f"{method.name}: minimize", *_buffer_lines(method.buffer)])
+    extras = method.extras
+    buffer, source, weight = buffer_of(extras), reward_source_of(extras), token_weight_of(extras)
+    if buffer is not None and buffer.alone:
+        return "\n".join([f"{method.name}: minimize", *_buffer_lines(buffer)])
     objective, penalty = _objective(method)
-    advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
+    advantage = method.advantage.equation if weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
-    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
+    terms = [extra for extra in extras if extra.hook == "on_loss"]
+    paying = [extra for extra in extras if extra.hook == "after_rewards"]
     legends = (method.surrogate.legend, method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
-    for extra in method.extras:
+    for extra in extras:
         if extra.hook == "":
             lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
-    source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
+    whose = "verifier" if source is None else "policy"
     if source is not None:
         reward = "R" if paying else "r"  # what the verifier would give, before extras change it
         lines.append(f"  {reward} = {source.equation}")
-        lines.append(f"  {source.legend}")
+        lines += [f"  {source.legend}"] * bool(source.legend)
         lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
     for number, extra in enumerate(paying):
         if number:
@@ -73,16 +64,15 @@ def describe(method: Method) -> str:
         else:
             of = f"of the {whose}'s reward and the length"
         lines.append(f"  r = {extra.equation}, {of}")
-    if method.token_weight is not None:
-        legend = getattr(method.token_weight, "legend", "")
-        lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
+    if weight is not None:
+        lines.append(f"  w_t = {weight.equation}{',  ' * bool(weight.legend)}{weight.legend}")
     if method.rollout is not None:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
-        lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
+        lines += [f"  expected gradient of the reward term, on-policy: {source.ascends}"] * bool(source.ascends)
     elif ascends := method.surrogate.ascends or method.advantage.ascends:
-        weighed = "" if method.token_weight is None else ", before the token weight"
-        changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
+        weighed = "" if weight is None else ", before the token weight"
+        changed = [type(extra).__name__ for extra in extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
         held = ""
         if any(extra.needs for extra in paying):
@@ -94,8 +84,8 @@ def describe(method: Method) -> str:
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
     lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
-    if method.buffer is not None:
-        lines += ["in addition", *_buffer_lines(method.buffer)]
+    if buffer is not None:
+        lines += ["in addition", *_buffer_lines(buffer)]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
@@ -104,20 +94,21 @@ def anchor_lines(anchor: Anchor) -> list[str]:
     return [] if anchor.is_off else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
 
 
-def essence(method: Method) -> list[str]:
+def essence(method: MethodParts) -> list[str]:
     """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
-    if method.buffer is not None and method.buffer.alone:
-        return _buffer_lines(method.buffer)[:1]
+    buffer = buffer_of(method.extras)
+    if buffer is not None and buffer.alone:
+        return _buffer_lines(buffer)[:1]
     anchor = _live(method)
     return [_objective(method)[0], *([] if anchor is None else [*_q_lines(anchor), _descended(anchor)])]
 
 
-def _live(method: Method) -> Anchor | None:
+def _live(method: MethodParts) -> Anchor | None:
     """The anchor of a method that has a KL term."""
     return None if method.anchor is None or method.anchor.is_off else method.anchor
 
 
-def _objective(method: Method) -> tuple[str, str]:
+def _objective(method: MethodParts) -> tuple[str, str]:
     """What is minimized, and what a KL in the reward takes from the advantage."""
     anchor, inner, penalty = _live(method), method.surrogate.equation, ""
     if anchor is not None:
@@ -131,14 +122,14 @@ def _objective(method: Method) -> tuple[str, str]:
     return f"  {method.reduction.equation} [ {inner} ]", penalty
 
 
-def preference(method: Method) -> str:
+def preference(method: MethodParts) -> str:
     """Which right answers the reward term prefers, as text."""
-    alone = method.buffer is not None and method.buffer.alone
-    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
-    before = () if method.advantage.evens else (method.reward_source, *paying)
-    others = (extra for extra in method.extras if extra.hook != "after_rewards")
-    parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
-    found = [text for part in parts if (text := getattr(part, "prefers", ""))]
+    stored = [extra for extra in method.extras if extra.hook == "stored_loss"]
+    paying = [extra for hook in ("rewards_of", "after_rewards") for extra in method.extras if extra.hook == hook]
+    before = () if method.advantage.evens else paying
+    others = (extra for extra in method.extras if extra not in (*paying, *stored))
+    parts = stored if method.is_stored_alone else (*before, method.advantage, *others, *stored)
+    found = [part.prefers for part in parts if part.prefers]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
 
 
@@ -205,7 +196,7 @@ _NOISE = {
 }
 
 
-def _notes(method: Method) -> list[str]:
+def _notes(method: MethodParts) -> list[str]:
     """What a reader of the equation would otherwise learn late."""
     anchor = method.anchor
     staged = [method.rollout.note] if is_staged(method.rollout) else []

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen, at_step, expected_of, sees
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
-from sage_rlvr.core.buffers import Buffer
+from sage_rlvr.core.advantages import Advantage, Seen, sees
+from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, is_sampled, sampled
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Extra, learned
+from sage_rlvr.core.extras import (
+    Buffer,
+    Extra,
+    RewardSource,
+    TokenWeight,
+    buffer_of,
+    learned,
+    reward_source_of,
+    token_weight_of,
+    weights_of,
+)
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -22,12 +32,10 @@ from sage_rlvr.core.laws import per_token
 from sage_rlvr.core.parts import require_kind
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_needs, masked_mean
-from sage_rlvr.core.state import State, called, has_state, start_of
+from sage_rlvr.core.state import State, Stateful, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
@@ -44,11 +52,8 @@ class Method:
     surrogate         log-ratios and advantages -> per-token loss (B, T)
     anchor            the KL term, None = no KL; a guide other than Flat in it makes the method a SAGE
     reduction         per-token loss -> scalar
-    token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
-    buffer            stored right answers with a loss term on them, in addition or instead; None = none
-    reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
     extras            everything else, each with hooks of its own (core/extras)
     """
 
@@ -57,10 +62,7 @@ class Method:
     surrogate: Surrogate
     anchor: Anchor | None
     reduction: Reduction
-    token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
-    buffer: Buffer | None = None
-    reward_source: RewardSource | None = None
     extras: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,16 +81,10 @@ class Method:
                 "length, so the penalty is not the gradient of any KL; use a constant reduction: method dr_grpo or "
                 "rloo, or reduction: fixed_budget in compose."
             )
-        if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
-            raise ConfigError(
-                f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
-                "alone=False to add a policy gradient with its KL."
-            )
-        changed = in_reward or self.reward_source is not None or self.token_weight is not None
-        if self.reads_labels and (changed or not self.advantage.gives_labels):
+        if self.reads_labels and (in_reward or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
-                "{name: signed, right: 1, wrong: 0}, and no reward_source, token_weight or KL in the reward."
+                "{name: signed, right: 1, wrong: 0}, and no KL in the reward."
             )
         counts, counted = self.advantage.counts, "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
@@ -97,18 +93,7 @@ class Method:
                 f"{type(self.reduction).__name__} divides by all {counted}, so the result is a mean over neither; use "
                 f"reduction: {'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
             )
-        blind = not sees(self.advantage) and not has_state(self.advantage)
-        if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
-            raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} with alone=True scores no rollout, so its advantage must "
-                "only need rewards; use GroupNormalized, or alone=False."
-            )
         self._check_stages()
-        if self.buffer is not None and self.reward_source is not None:
-            raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} stores right answers, which needs a verifier, but "
-                f"{type(self.reward_source).__name__} replaces the verifier; remove one of the two."
-            )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
                 f"{self.name}: a part needs the reference, but the method has no KL term; set one of weight 0, "
@@ -142,13 +127,29 @@ class Method:
         `entropy_gradient` puts the entropies of each update into the graph, for an extra's term of the loss.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        more = (self.surrogate, *self.extras)
-        parts: tuple[object, ...] = (self.advantage, self.token_weight, *more)
-        unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
-        found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
+        unread = self.buffer is not None and self.buffer.alone and not self.buffer.reads_advantages
+        parts: tuple[Advantage | Surrogate | Extra, ...] = self.extras
+        if not unread:
+            parts = (self.advantage, self.surrogate, *self.extras)
+        found = frozenset[str]().union(*map(needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
+
+    @cached_property
+    def token_weight(self) -> TokenWeight | None:
+        """The extra that weighs tokens."""
+        return token_weight_of(self.extras)
+
+    @cached_property
+    def reward_source(self) -> RewardSource | None:
+        """The extra that computes rewards in place of the verifier."""
+        return reward_source_of(self.extras)
+
+    @cached_property
+    def buffer(self) -> Buffer | None:
+        """The extra that stores right answers and trains on them."""
+        return buffer_of(self.extras)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:
@@ -166,16 +167,19 @@ class Method:
         return self.buffer is not None and self.buffer.alone
 
     @property
-    def parts(self) -> dict[str, object]:
-        """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        named = ("rollout", "advantage", "token_weight", "buffer")
-        return {name: getattr(self, name) for name in named} | {one.slot: one for one in self.extras if one.start()}
+    def parts(self) -> dict[str, Stateful]:
+        """The parts that may have a running state, by field or slot, in the order in which a rollout passes them."""
+        rollout = {} if self.rollout is None else {"rollout": self.rollout}
+        return rollout | {"advantage": self.advantage} | {extra.slot: extra for extra in self.extras if extra.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
-        """The method with the advantage and the token weight of that step; itself where these do not change over training."""
-        advantage, weight = self.advantage.at(step, total_steps), at_step(self.token_weight, step, total_steps)
-        same = advantage is self.advantage and weight is self.token_weight
-        return self if same else replace(self, advantage=advantage, token_weight=weight)
+        """The method with the advantage of that step; itself where that does not change over training."""
+        advantage = self.advantage.at(step, total_steps)
+        return self if advantage is self.advantage else replace(self, advantage=advantage)
+
+    def sampled(self) -> Method:
+        """The method as TRL and verl descend it: a KL that they cannot sum exactly is estimated from the sampled tokens."""
+        return replace(self, anchor=sampled(self.anchor)) if self.anchor is not None and is_sampled(self.anchor) else self
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty if none has one."""
@@ -203,9 +207,9 @@ def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key
     return clamped(method.anchor.guide, signals, step, total_steps, key)
 
 
-def needs_of(part: object) -> frozenset[str]:
-    """The optional signals that a part reads; none where it does not say. ConfigError for one that no engine computes."""
-    return check_needs(type(part).__name__, part)
+def needs_of(part: Advantage | Surrogate | Extra) -> frozenset[str]:
+    """The optional signals that a part reads. ConfigError for one that no engine computes."""
+    return check_needs(type(part).__name__, part.needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,31 +322,25 @@ def credit(
             own = extra.own_state(state, advantages.device)
             weights[extra.slot], own = extra.loss_weights(given, step, total_steps, own)
             state = extra.moved(state, own)
-    if method.token_weight is not None:
-        advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
+    if (weight := method.token_weight) is not None:
+        given = replace(_need(signals, "an extra"), advantages=advantages)
+        factor, state = weights_of(weight, given, step, total_steps, key, state)
+        advantages = advantages[:, None] * factor
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
         return Credit(advantages, grouped, state, weights)
     known = _need(signals, "placement='reward'")
     penalties = [
-        reward_penalty(rows.of(known), rows.cut(log_q), rows.group_size, kl_share(method, rows.group_size)) for rows in sizes
+        reward_penalty(rows.of(known), rows.cut(log_q), rows.group_size, kl_share(method.advantage, rows.group_size))
+        for rows in sizes
     ]
     penalty = beta * torch.cat(penalties)
     return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)
 
 
-def weighed(
-    method: Method, advantages: Tensor, signals: Signals, step: int, key: Key | None, state: State
-) -> tuple[PerToken, State]:
-    """Advantages (B,) times the method's token weight: (B, T); and the state after it."""
-    weight, given = method.token_weight, replace(signals, advantages=advantages)
-    weights, state = called(weight, "token_weight", state, advantages.device, given, *_drawn(weight, step, key))
-    return advantages[:, None] * weights, state
-
-
-def _drawn(part: object, step: int, key: Key | None) -> tuple[()] | tuple[int, Key]:
-    """What a part that draws is called with after all else."""
-    if not getattr(part, "random", False):
+def _drawn(part: Advantage, step: int, key: Key | None) -> tuple[()] | tuple[int, Key]:
+    """What an advantage that draws is called with after all else."""
+    if not part.random:
         return ()
     if key is None:
         raise DataError(f"advantages_of: {type(part).__name__} draws at random; pass key= (the key of the run).")
@@ -366,22 +364,30 @@ def group_advantages(
 
     drawn: step and key, for an advantage that draws; without them it gives its mean over the draws, which exact sums take. Of a
     method whose advantage changes over training, `Method.at` first."""
-    advantage = method.advantage if drawn else expected_of(method.advantage)
     extras = method.group_extras
     if not extras:
-        more = (seen,) if sees(method.advantage) else ()
-        return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+        return plain_advantages(method.advantage, rewards, seen, state, drawn)
     assert seen is not None
     seen = replace(seen, verdicts=rewards)
-    earned, before, more = rewards, state, (seen,) if sees(method.advantage) else ()
+    earned, before = rewards, state
     for extra in extras:
         changed = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
         rewards = _shaped(extra, "after_rewards", changed, rewards)
-    values, state = called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+    values, state = plain_advantages(method.advantage, rewards, seen, state, drawn)
     for extra in extras:
         changed = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
         values = _shaped(extra, "on_advantages", changed, values)
     return values, learned(extras, earned, seen, state)
+
+
+def plain_advantages(
+    advantage: Advantage, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State, drawn: tuple[()] | tuple[int, Key]
+) -> tuple[Float[Tensor, "P G"], State]:
+    """What an advantage alone gives, its mean over the draws where nothing is `drawn`; and the state of all parts after it."""
+    more = (seen,) if sees(advantage) else ()
+    if advantage.random and not drawn:
+        return advantage.expected(rewards, *more), state
+    return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
 
 
 def _shaped(extra: Extra, hook: str, value: object, like: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isabstract
+from inspect import getattr_static, isabstract
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sage_rlvr.core.signals import check_needs
@@ -48,22 +48,25 @@ class Part(ABC):  # noqa: B024 - what is abstract, a kind declares
             check_names(cls, kind, in_snake_case(kind.__name__).replace("_", " "), *declaring)
 
 
-def check_part(kind: type[Part], symbol: str, **required: str) -> Callable[[str, Any], object]:
+def check_part(kind: type[Part], symbol: str, also: str = "", **required: str) -> Callable[[str, Any], object]:
     """The check of a kind's registry: the class inherits the kind, has its `equation` and all that is abstract, and known `needs`.
 
-    symbol: what the equation is of, as messages call it. required: other members without a default: the line that declares it.
+    symbol: what the equation is of, as messages call it. also: what a part of a kind without abstract methods has to define.
+    required: other members without a default: the line that declares it.
     """
+    defined = ", ".join(sorted(kind.__abstractmethods__)) or also
     lines = {"equation": f'equation: ClassVar[str] = "{symbol} as one line of text"', **required}
 
     def check(who: str, part: Any) -> object:
-        check_inherits(who, part, kind, HOME, f"{', '.join(lines.values())} and {', '.join(sorted(kind.__abstractmethods__))}")
+        check_inherits(who, part, kind, HOME, f"{', '.join(lines.values())} and {defined}")
         for name, line in lines.items():
             if name not in names(part, below=kind):
                 printed = ", which `describe` and `show` print" if name == "equation" else ""
                 raise ConfigError(f"{who}: {part.__name__} lacks {name}{printed}; declare {line}")
         if lacking := sorted(part.__abstractmethods__):
-            raise ConfigError(f"{who}: {part.__name__} lacks {', '.join(lacking)}; define it as {HOME}.{kind.__name__} declares it")
-        return check_needs(who, part)
+            named = next(f"{HOME}.{base.__name__}" for base in part.__mro__[1:] if isabstract(base))
+            raise ConfigError(f"{who}: {part.__name__} lacks {', '.join(lacking)}; define it as {named} declares it")
+        return check_needs(who, getattr_static(part, "needs", None))
 
     return check
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sage_rlvr.core.advantages import Advantage
 from sage_rlvr.core.anchor import anchor_logps
 from sage_rlvr.core.signals import Signals
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.method import Method
 
 PerToken = Float[Tensor, "B T"]
 
@@ -32,9 +28,9 @@ def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
     return torch.where(mask, torch.where(mask, values, 0.0).flip(1).cumsum(1).flip(1), 0.0)
 
 
-def kl_share(method: Method, group_size: int) -> float:
+def kl_share(advantage: Advantage, group_size: int) -> float:
     """c of `credit`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
-    return (group_size - 1) / group_size if method.advantage.takes_group_mean else 1.0
+    return (group_size - 1) / group_size if advantage.takes_group_mean else 1.0
 
 
 def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:

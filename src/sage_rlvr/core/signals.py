@@ -6,7 +6,7 @@ size. Everything that is a log-probability or an entropy is in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -112,33 +112,17 @@ NEEDS = (*FIELDS, "logps", "entropy_gradient", "distributions")
 """What a part may name in `needs`; the last three are of the update, see `Method.needs`."""
 
 
-def check_needs(who: str, part: object) -> frozenset[str]:
-    """The `needs` of a part, or of the class of one; empty if it has none, or a class says them by a property.
+def check_needs(who: str, needs: object) -> frozenset[str]:
+    """The `needs` of a part; empty for None, and for the property by which a class gives them.
 
     who: what messages call it. ConfigError for what no engine computes.
     """
-    needs = getattr(part, "needs", None)
     if isinstance(needs, str):
         raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
     found = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()
     for name in found.difference(NEEDS):
         raise ConfigError(f"{who}: needs {name!r}, which is not a signal{choose_from(name, NEEDS)}")
     return found
-
-
-def check_equation(symbol: str) -> Callable[[str, Any], object]:
-    """The check of a registry whose parts declare `needs` and `equation`; symbol: what the equation is of, as messages call it."""
-
-    def check(who: str, part: Any) -> object:
-        own = {name for base in part.__mro__[:-1] for name in vars(base)}
-        for base in part.__mro__[:-1]:  # a field without a default, but not what a base class only declares
-            own |= {name for name, kind in vars(base).get("__annotations__", {}).items() if "ClassVar" not in str(kind)}
-        if "equation" not in own:
-            declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
-            raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
-        return check_needs(who, part)
-
-    return check
 
 
 @dataclass(frozen=True, eq=False)

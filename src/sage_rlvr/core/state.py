@@ -10,7 +10,7 @@ state, and the old one is left as it is. So an engine that takes a step again, o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,18 +19,24 @@ from sage_rlvr.errors import CheckpointError
 
 PartState = Mapping[str, Tensor]
 State = Mapping[str, PartState]
-"""By the field of the method whose part it is: {"token_weight": {"mean": ...}}. A part without state is not in it."""
+"""By the field of the method or the slot of an extra: {"advantage": {"mean": ...}}. A part without state is not in it."""
 
 
-def has_state(part: object) -> bool:
+class Stateful(Protocol):
+    """A part of a kind that may have a running state."""
+
+    def start(self) -> PartState:
+        """The state before the first step; {} = none."""
+
+
+def has_state(part: Stateful) -> bool:
     """Whether a part is called with a state and returns a new one beside its value: its `start` gives one."""
-    start = getattr(part, "start", None)
-    return callable(start) and bool(start())
+    return bool(part.start())
 
 
-def start_of(parts: Mapping[str, object]) -> State:
+def start_of(parts: Mapping[str, Stateful]) -> State:
     """The state before the first step of those `parts`, by field, that have one."""
-    return {field: dict(part.start()) for field, part in parts.items() if has_state(part)}  # type: ignore[attr-defined]
+    return {field: dict(part.start()) for field, part in parts.items() if has_state(part)}
 
 
 def called(part: Any, field: str, state: State, device: torch.device, *args: Any) -> tuple[Any, State]:
@@ -42,7 +48,7 @@ def called(part: Any, field: str, state: State, device: torch.device, *args: Any
     return value, {**state, field: {name: tensor.detach() for name, tensor in new.items()}}
 
 
-def tensors_of(parts: Mapping[str, object], state: State) -> dict[str, Tensor]:
+def tensors_of(parts: Mapping[str, Stateful], state: State) -> dict[str, Tensor]:
     """A state as one group of tensors for a checkpoint, "field.Class.name": whose it is stands beside what it is."""
     return {
         f"{field}.{type(parts[field]).__name__}.{name}": tensor
@@ -51,7 +57,7 @@ def tensors_of(parts: Mapping[str, object], state: State) -> dict[str, Tensor]:
     }
 
 
-def state_from(parts: Mapping[str, object], tensors: Mapping[str, Tensor], where: str) -> State:
+def state_from(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], where: str) -> State:
     """Inverse of `tensors_of`, for the same parts. CheckpointError that names the parts where `tensors` are of others."""
     start = start_of(parts)
     wanted = tensors_of(parts, start)
@@ -73,7 +79,7 @@ def state_metrics(state: State) -> dict[str, float]:
 
 
 def _owners(names: Mapping[str, Tensor]) -> str:
-    """token_weight ERank (mean, steps)"""
+    """extra/erank ERank (mean, steps)"""
     found: dict[str, list[str]] = {}
     for name in names:
         field, kind, tensor = name.split(".", 2)

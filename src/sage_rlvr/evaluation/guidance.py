@@ -16,18 +16,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sampling import Chosen
 from sage_rlvr.evaluation.store import Sample, SampleStore, is_store
-from sage_rlvr.models.teachers import Teacher, words_of
+from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.runs import writing
 from sage_rlvr.runs.files import write_text_atomic
 from sage_rlvr.safe_io import read_json_lines
 from sage_rlvr.tasks.base import NO_ANSWER, guided
-from sage_rlvr.tasks.teachers import hint_of
+from sage_rlvr.tasks.teachers import Sourced, Teacher, hint_of
 from sage_rlvr.verifiers import Verdict
 
 KEPT = "guidance.jsonl"
+
+
+def teacher_named(words: str) -> Teacher:
+    """A teacher of the command line: a name, {name: policy, model: FOLDER}, or FILE.py:FUNCTION. ConfigError for others."""
+    if words.lstrip().startswith("{"):
+        tree: Any = parse_yaml(words, "--hints")
+    else:
+        tree = {"name": "function", "function": words} if ".py:" in words else words
+    made: Teacher = build("teacher", tree)
+    return made
+
+
+def words_of(teacher: Teacher) -> str:
+    """A teacher in one line for a store's identity: name and settings, and the hash of code or weights that it brings."""
+    tree, more = dump(teacher), teacher.sha256 if isinstance(teacher, Sourced) else ""
+    settings = ", ".join(f"{name}: {value}" for name, value in tree.items() if name != "name")
+    return tree["name"] + (f" ({settings})" if settings else "") + (f" {more[:16]}" if more else "")
 
 
 def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:
@@ -112,4 +130,4 @@ def guidance_line(folder: Path) -> str:
     )
 
 
-__all__ = ["KEPT", "again", "first_failures", "guidance_line", "own_words"]
+__all__ = ["KEPT", "again", "first_failures", "guidance_line", "own_words", "teacher_named", "words_of"]

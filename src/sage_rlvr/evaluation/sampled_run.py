@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.evaluation.guidance import again
+from sage_rlvr.evaluation.guidance import again, teacher_named
 from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import (
     Chosen,
@@ -43,7 +43,6 @@ from sage_rlvr.models.generation import Decoding, GeneratorSource, rows_of_a_pas
 from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.progress import reporting
 from sage_rlvr.runs import versions
@@ -197,7 +196,8 @@ def sample_into_store(
     guide = None if run.guide is None else guide_of(run.guide)
     base = run.base_logprobs
     scorer = None if base is None else Scorer.of(base, *load_here(base, run.precision), tokens)
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
+    commit = None if model is None else getattr(model.config, "_commit_hash", None)
+    commit = commit or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit, model)
     size = identity.chunk_size or 1
     if drawing and (over := -run.samples % size):

@@ -32,11 +32,11 @@ from sage_rlvr.evaluation.judged import JudgeAt, Judged
 from sage_rlvr.evaluation.store import AskedProblem, Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
-from sage_rlvr.models.generation import Generation, Generator, Request
+from sage_rlvr.models.generation import DrawsTogether, Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.recipes import parse_yaml
-from sage_rlvr.tasks.abilities import Generated, ReadsAnswers
+from sage_rlvr.tasks.abilities import Generated, ReadsAnswers, WithGuidance
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     Said,
@@ -161,9 +161,10 @@ def prompts_of(
 
 def _guidable(problem: Any, tokens: Tokens) -> Any:
     """A problem whose guidance, which may quote a program, is fit to stand in a prompt."""
-    guidance = getattr(problem, "guidance", "")
-    said = encodable(guidance, tokens.tokenizer) if isinstance(guidance, str) else guidance
-    return problem if said == guidance else replace(problem, guidance=said)
+    if not isinstance(problem, WithGuidance) or not isinstance(problem.guidance, str):
+        return problem
+    fit = encodable(problem.guidance, tokens.tokenizer)
+    return problem if fit == problem.guidance else replace(problem, guidance=fit)
 
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
@@ -321,8 +322,8 @@ class SamplingRun:
 
     def _check_calls(self, together: int) -> None:
         """ConfigError where the generator's passes are not those that the store's samples depend on, by their last bits."""
-        own = getattr(self.generator, "together", None)
-        if own is not None and own != (together > 1):
+        own = self.generator.together if isinstance(self.generator, DrawsTogether) else together > 1
+        if own != (together > 1):
             raise ConfigError(
                 f"generator {self.generator.name!r} has together = {own}, and the store's Identity.together = {together}: its "
                 f"samples depend on which are drawn in one pass; build the generator with together={together > 1}"

@@ -1,8 +1,8 @@
 """Published methods; `METHODS` maps the names that recipes use to their factories.
 
-Read grpo.py and sage.py first, then anchors.py (the keywords of a KL term, declared once). dapo.py, dr_grpo.py,
-rloo.py, bnpo.py, maxrl.py and forward_kl.py are one method each, entropy.py has two; compose.py builds a method from named
-parts. Every file here is imported, in alphabetical order. `METHODS` has those of sage_rlvr.contrib too, by name.
+Read grpo.py and sage.py first, then anchors.py (the keywords of a KL term, declared once). dapo.py, dr_grpo.py, rloo.py, bnpo.py,
+maxrl.py, forward_kl.py and entropy.py are one method each; compose.py builds a method from named parts. Every file here is
+imported, in alphabetical order. `METHODS` has those of sage_rlvr.contrib too, by name.
 """
 
 from typing import TYPE_CHECKING

@@ -6,14 +6,11 @@ from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.surrogates import Clip, Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # GRPO's
@@ -27,10 +24,7 @@ def compose(
     advantage: Advantage = ADVANTAGE,
     surrogate: Surrogate = SURROGATE,
     reduction: Reduction = REDUCTION,
-    token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
-    buffer: Buffer | None = None,
-    reward_source: RewardSource | None = None,
     extras: tuple[Extra, ...] = (),
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
@@ -39,8 +33,8 @@ def compose(
     title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
-    more = (token_weight, rollout_plan, buffer, reward_source)
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more, *extras)):
+    reading: tuple[Advantage | Surrogate | Extra, ...] = (advantage, surrogate, *extras)
+    if there is None and any("ref_logps" in needs_of(part) for part in reading):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
-    return Method(title, advantage, surrogate, there, reduction, *more, extras)
+    return Method(title, advantage, surrogate, there, reduction, rollout_plan, extras)

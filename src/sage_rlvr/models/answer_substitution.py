@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.reward_sources import RewardSource, Substituted, most_repeated
+from sage_rlvr.core.extras.source import RewardSource, Substituted, most_repeated
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import pad_right

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -205,6 +205,13 @@ class Generator(Protocol):
         """For each request one generation a seed, in order. A seed's generation does not depend on the other requests,
         but for rounding where the class says so."""
         ...
+
+
+@runtime_checkable
+class DrawsTogether(Protocol):
+    """A generator whose samples depend, by their last bits, on which requests are drawn in one pass. Sample stores compare it."""
+
+    together: bool
 
 
 GENERATORS: Registry[Any] = Registry("generator", remember=False)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
@@ -19,6 +21,27 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.number = number
+
+
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise `Interrupted` as Ctrl-C raises KeyboardInterrupt, so that no child process is left behind
+    and the command prints what is saved. A signal that is ignored (nohup) stays so."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    former: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                former[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 class StopFlag:

@@ -23,8 +23,9 @@ from sage_rlvr.safe_io import read_json
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
 UNBOUND = ("report_to",)  # keys of a recipe with which a run may be continued otherwise
-_PATHS = ("data.path", "task.file", "task.test_file", "task.reward", "method.buffer.file")  # recorded with their SHA-256
+_PATHS = ("data.path", "task.file", "task.test_file", "task.reward")  # recorded with their SHA-256
 _SOURCE = re.compile(r"method(\.base)*\.source")  # of the reference; `base` is the method that another one wraps
+_ANSWERS = re.compile(r"method(\.\w+)*\.extras\.\d+\.file")  # of a buffer
 _OF_THE_RUN = re.compile(r"base|sft|snapshot@\d+")  # sources that name no policy of their own
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
@@ -68,6 +69,9 @@ def now() -> str:
 
 def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any]]:
     """dotted place -> (old, new) of every leaf in which two plain trees differ; what one side lacks is "(absent)"."""
+    both = (old, new)
+    if all(isinstance(tree, list) and all(isinstance(one, dict) for one in tree) for tree in both) and len(old) == len(new):
+        old, new = (dict(enumerate(tree)) for tree in both)  # parts in a list, as extras are
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return {} if old == new and type(old) is type(new) else {place: (old, new)}
     found: dict[str, tuple[Any, Any]] = {}
@@ -226,7 +230,7 @@ def _content(place: str, data: Mapping[str, Any]) -> Any:
         return (data.get("reference") or {}).get("sha256")
     if _SOURCE.fullmatch(place):  # a reference that is the model itself has no hash of its own
         return (data.get("reference") or {}).get("sha256", data.get("model_sha256"))
-    if place in _PATHS or place.startswith("data.data."):
+    if place in _PATHS or _ANSWERS.fullmatch(place) or place.startswith("data.data."):
         files = data.get("data") or {}
         return sorted((Path(name).name, str(digest)) for name, digest in files.items()) if isinstance(files, Mapping) else None
     return None

@@ -1,6 +1,7 @@
 """Sweeps: several runs as one experiment, from a design file to trained and evaluated runs.
 
-Read design.py first (a design: arms, seeds, evaluation), then plan.py (the runs that a design requires, and which of
-them exist), sweep.py (`sage-rlvr sweep`) and jobs.py (worker processes). controls.py adds control arms; demo.py is
-`sage-rlvr demo`, and forecast.py what it will take.
+Read design.py first (a design: arms, seeds, evaluation), then resolve.py (its arms) with controls.py (missing control arms),
+plan.py (the runs and processes that a design requires, and which of them are finished) and sweep.py (`sage-rlvr sweep`). runs.py:
+one arm with one seed; evaluations.py: how a policy is evaluated; processes.py: commands in processes of their own; reuse.py:
+runs of other sweeps; display.py: progress. demo.py is `sage-rlvr demo`, and forecast.py what it will take.
 """

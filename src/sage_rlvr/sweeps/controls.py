@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.extras import Extra, PlaceboWeight
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.state import has_state
-from sage_rlvr.core.token_weights import PlaceboWeight
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -52,138 +52,163 @@ class PlannedArm:
         return replace(self.config, seed=seed)
 
 
-def controls_of(arm: PlannedArm, arms: Sequence[PlannedArm]) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
-    """(kind, configuration, name, label, why) of every control that this arm has a use for; without a configuration where it
-    has none, and why says so. `arms` may grow meanwhile: later controls are named after the earlier ones."""
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A control that an arm calls for. why: what for; without a configuration, why there is none."""
+
+    kind: Kind
+    why: str
+    config: TrainConfig | None = None
+    name: str = ""
+    label: str = ""
+
+
+def controls_of(arm: PlannedArm, arms: Sequence[PlannedArm]) -> Iterator[Control]:
+    """Every control that this arm has a use for. `arms` may grow meanwhile: later controls are named after the earlier ones."""
     method, label = arm.config.method, arm.label
     if not guided(method):
         yield from _part_placebo_of(arm)
-    if not anchored(method):
+    if not has_kl(method):
         return
     plain = _without_guide(arm.config)
     if guided(method):
-        yield (
-            "unguided",
-            plain,
-            f"{arm.name}_unguided",
-            f"{label} unguided",
-            f"the same KL as {label} without its guide",
-        )
+        why = f"the same KL as {label} without its guide"
+        yield Control(kind="unguided", why=why, config=plain, name=f"{arm.name}_unguided", label=f"{label} unguided")
     if _is_shaped(method):
         yield _placebo_of(arm)
         yield from _matched_of(arm, plain, arms)
-    if (bare := _with_beta(plain, 0.0)) is not None:
-        stem, of = _named(plain, arms, arm)
-        yield "no_kl", bare, f"{stem}_no_kl", f"{of} no KL", f"{of} without its KL"
+    no_kl = _with_beta(plain, 0.0)
+    if no_kl is not None:
+        name, label = _plain_names(plain, arms, arm)
+        yield Control(kind="no_kl", why=f"{label} without its KL", config=no_kl, name=f"{name}_no_kl", label=f"{label} no KL")
 
 
-def _placebo_of(arm: PlannedArm) -> tuple[Kind, TrainConfig | None, str, str, str]:
-    method, label = arm.config.method, arm.label
-    assert method.anchor is not None
-    if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
+def _placebo_of(arm: PlannedArm) -> Control:
+    anchor, label = arm.config.method.anchor, arm.label
+    assert anchor is not None
+    if all(part.depends_on == "nothing" for part in factors(anchor.guide)):
         why = f"no placebo of {label}: its q does not depend on the tokens, so its permutation is the same arm"
-        return "placebo", None, "", "", why
-    why = f"{label} with its q permuted over the tokens{', centered so that its mean is 0' if _paid(method) else ''}"
-    return "placebo", _placebo(arm.config), f"{arm.name}_placebo", f"{label} placebo", why
+        return Control(kind="placebo", why=why)
+    why = f"{label} with its q permuted over the tokens"
+    if _kl_in_reward(arm.config.method):
+        why += ", centered so that its mean is 0"
+    return Control(kind="placebo", why=why, config=_placebo(arm.config), name=f"{arm.name}_placebo", label=f"{label} placebo")
 
 
-def _part_placebo_of(arm: PlannedArm) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+def _part_placebo_of(arm: PlannedArm) -> Iterator[Control]:
     """The control of a token weight, or of stored answers that weigh alike."""
     weight, label = arm.config.method.token_weight, arm.label
     if weight is not None and has_state(weight):
-        yield "placebo", None, "", "", f"no placebo of {label}: its token weight has a running state"
-    elif (control := _part_placebo(arm.config)) is not None:
-        how = "its stored answers weighed by how often they were found" if weight is None else "its token weights permuted"
-        within = "" if weight is None else " within each completion"
-        yield "placebo", control, f"{arm.name}_placebo", f"{label} placebo", f"{label} with {how}{within}"
-
-
-def _matched_of(
-    arm: PlannedArm, plain: TrainConfig, arms: Sequence[PlannedArm]
-) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
-    beta = _beta(plain)
-    if beta is None:
-        why = f"no matched beta for {arm.label}: its beta is a schedule and cannot be scaled"
-        yield "matched", None, "", "", why
+        yield Control(kind="placebo", why=f"no placebo of {label}: its token weight has a running state")
         return
-    stem, label = _named(plain, arms, arm)
-    for b in (beta * scale for scale in MATCHED):
-        why = f"{label} at beta {b:g}: for interpolation at the raw KL of {label} with a guide"
-        yield "matched", _with_beta(plain, b), f"{stem}_beta{b:g}", f"{label}, beta {b:g}", why
+    config = _part_placebo(arm.config)
+    if config is None:
+        return
+    if weight is None:
+        why = f"{label} with its stored answers weighed by how often they were found"
+    else:
+        why = f"{label} with its token weights permuted within each completion"
+    yield Control(kind="placebo", why=why, config=config, name=f"{arm.name}_placebo", label=f"{label} placebo")
+
+
+def _matched_of(arm: PlannedArm, plain: TrainConfig, arms: Sequence[PlannedArm]) -> Iterator[Control]:
+    """The unguided arm at several betas, between which its metrics are read at the raw KL of this arm."""
+    own = _beta(plain)
+    if own is None:
+        why = f"no matched beta for {arm.label}: its beta is a schedule and cannot be scaled"
+        yield Control(kind="matched", why=why)
+        return
+    name, label = _plain_names(plain, arms, arm)
+    for scale in MATCHED:
+        beta = own * scale
+        why = f"{label} at beta {beta:g}: for interpolation at the raw KL of {label} with a guide"
+        config = _with_beta(plain, beta)
+        yield Control(kind="matched", why=why, config=config, name=f"{name}_beta{beta:g}", label=f"{label}, beta {beta:g}")
 
 
 def twin_of(arms: Sequence[PlannedArm], config: TrainConfig | None) -> PlannedArm | None:
     """The arm that trains the same configuration; None where there is none, and of None."""
-    return None if config is None else next((arm for arm in arms if same(arm.config, config)), None)
+    if config is None:
+        return None
+    return next((arm for arm in arms if same(arm.config, config)), None)
 
 
-def _named(plain: TrainConfig, arms: Sequence[PlannedArm], arm: PlannedArm) -> tuple[str, str]:
+def _plain_names(plain: TrainConfig, arms: Sequence[PlannedArm], arm: PlannedArm) -> tuple[str, str]:
     """Name and label of the arm that is `plain`; where there is none, those of `arm` and that it has lost its guide."""
-    found = twin_of(arms, plain)
-    return (f"{arm.name}_unguided", f"{arm.label} unguided") if found is None else (found.name, found.label)
+    twin = twin_of(arms, plain)
+    return (f"{arm.name}_unguided", f"{arm.label} unguided") if twin is None else (twin.name, twin.label)
 
 
 def free_name(arms: Sequence[PlannedArm], name: str) -> str:
     """The name, with _2, _3, ... behind it where an arm has it already."""
     taken = {arm.name for arm in arms}
-    return next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
+    numbered = (f"{name}_{i}" for i in range(2, 1000))
+    return next(free for free in (name, *numbered) if free not in taken)
 
 
 def linked(arm: PlannedArm, arms: Sequence[PlannedArm]) -> PlannedArm:
     """The arm with the names of its controls, as far as they are there."""
     method = arm.config.method
-
-    def name(*configs: TrainConfig | None) -> str | None:
-        return next((found.name for config in configs if (found := twin_of(arms, config))), None)
-
-    own = None if guided(method) else name(_part_placebo(arm.config))
-    if not anchored(method):
-        return replace(arm, placebo=own)
-    plain, shaped = _without_guide(arm.config), _is_shaped(method)
-    matched = _at_betas(plain, arms) if shaped else []
+    if not has_kl(method):
+        return replace(arm, placebo=_name_in(arms, _part_placebo(arm.config)))
+    plain = _without_guide(arm.config)
+    arm = replace(arm, no_kl=_name_in(arms, _with_beta(plain, 0.0)))
+    if not guided(method):
+        return replace(arm, placebo=_name_in(arms, _part_placebo(arm.config)))
+    arm = replace(arm, guided=True, plain=_name_in(arms, plain))
+    if not _is_shaped(method):
+        return arm
+    betas = _at_betas(plain, arms)
     return replace(
         arm,
-        guided=guided(method),
-        plain=name(plain) if guided(method) else None,
-        placebo=name(_placebo(arm.config), _permuted(arm.config)) if shaped else own,
-        no_kl=name(_with_beta(plain, 0.0)),
-        matched=arm.matched or (tuple(matched) if len(matched) > 1 else ()),
+        placebo=_name_in(arms, _placebo(arm.config)) or _name_in(arms, _permuted(arm.config)),
+        matched=arm.matched or (tuple(betas) if len(betas) > 1 else ()),
     )
+
+
+def _name_in(arms: Sequence[PlannedArm], config: TrainConfig | None) -> str | None:
+    """The name of the arm that trains this configuration."""
+    twin = twin_of(arms, config)
+    return None if twin is None else twin.name
 
 
 def _at_betas(plain: TrainConfig, arms: Sequence[PlannedArm]) -> list[str]:
     """The arms that are `plain` but for beta, by rising beta; none where its own is a schedule."""
-    found = {}
-    for arm in arms if _beta(plain) is not None else ():
+    if _beta(plain) is None:
+        return []
+    names = {}
+    for arm in arms:
         beta = _beta(arm.config)
-        if beta and (other := _with_beta(plain, beta)) and same(other, arm.config):
-            found[beta] = arm.name
-    return [name for _, name in sorted(found.items())]
+        if beta and (scaled := _with_beta(plain, beta)) and same(scaled, arm.config):
+            names[beta] = arm.name
+    return [names[beta] for beta in sorted(names)]
 
 
 def same(a: TrainConfig, b: TrainConfig) -> bool:
     """Whether two arms train the same thing: equal runs but for the seed, methods of equal parts whatever their names."""
-    if _rest(a) != _rest(b):
-        return False
-    one, two = (replace(c.method, name="") for c in (a, b))
-    off = [replace(m, anchor=None) if not anchored(m) and "ref_logps" not in m.needs else m for m in (one, two)]
-    return bool(off[0] == off[1])
+    return _without_method(a) == _without_method(b) and _parts_of(a.method) == _parts_of(b.method)
 
 
-def _rest(config: TrainConfig) -> str:
+def _parts_of(method: Method) -> Method:
+    """The method without its name, and without a KL term that is off and that no other part reads."""
+    parts = replace(method, name="")
+    return parts if has_kl(method) or "ref_logps" in parts.needs else replace(parts, anchor=None)
+
+
+def _without_method(config: TrainConfig) -> str:
     """Everything of a configuration but method and seed."""
     tree = {key: value for key, value in dump(config).items() if key not in ("method", "seed")}
     return json.dumps(tree, sort_keys=True, default=str)
 
 
-def anchored(method: Method) -> bool:
+def has_kl(method: Method) -> bool:
     """Whether it has a KL term."""
     return method.anchor is not None and not method.anchor.is_off
 
 
 def guided(method: Method) -> bool:
     """Whether a guide shapes its KL term."""
-    return method.anchor is not None and anchored(method) and not is_flat(method.anchor.guide)
+    return method.anchor is not None and has_kl(method) and not is_flat(method.anchor.guide)
 
 
 def _is_shaped(method: Method) -> bool:
@@ -191,19 +216,19 @@ def _is_shaped(method: Method) -> bool:
     return method.anchor is not None and guided(method) and not isinstance(method.anchor.guide, Placebo)
 
 
-def _paid(method: Method) -> bool:
+def _kl_in_reward(method: Method) -> bool:
     """Whether the KL, and with it log q, is in the reward."""
     return method.anchor is not None and method.anchor.placement == "reward"
 
 
 def _without_guide(config: TrainConfig) -> TrainConfig:
     tree = dump(config.method)
-    return config if tree["name"] != "sage" else _method(config, tree["base"] or {"name": "grpo"})
+    return _method(config, tree["base"] or {"name": "grpo"}) if tree["name"] == "sage" else config
 
 
 def _placebo(config: TrainConfig) -> TrainConfig:
     """The control for where q stands: log q permuted, and centered where the KL is in the reward, which pays for its mean."""
-    return _permuted(config, centered=True) if _paid(config.method) else _permuted(config)
+    return _permuted(config, centered=True) if _kl_in_reward(config.method) else _permuted(config)
 
 
 def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
@@ -214,23 +239,31 @@ def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
 def _part_placebo(config: TrainConfig) -> TrainConfig | None:
     """Of a method without a guide: its token weights permuted; without any, its stored answers weighed by how often they were
     found. None where there is no such control, and of such a control."""
-    method = config.method
-    weight, buffer = method.token_weight, method.buffer
+    weight, buffer = config.method.token_weight, config.method.buffer
     if weight is not None:
-        permuted = isinstance(weight, PlaceboWeight)
-        return None if permuted or has_state(weight) else _composed(config, token_weight=PlaceboWeight(weight))
+        if isinstance(weight, PlaceboWeight) or has_state(weight):
+            return None
+        return _composed(config, extras=_with(config.method, weight, PlaceboWeight(weight)))
     control = None if buffer is None else buffer.control()
-    return None if control is None else _composed(config, buffer=control)
+    return None if buffer is None or control is None else _composed(config, extras=_with(config.method, buffer, control))
+
+
+def _with(method: Method, old: Extra, new: Extra) -> tuple[Extra, ...]:
+    """The extras of a method, with one of them replaced."""
+    return tuple(new if extra is old else extra for extra in method.extras)
 
 
 def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
     """The same with other parts of its method, all of them by name: no method's own options have a place for them."""
     method = replace(config.method, **parts)
-    tree = {field.name: dump(getattr(method, field.name)) for field in fields(method) if field.name not in ("name", "anchor")}
+    names = [field.name for field in fields(method) if field.name not in ("name", "anchor")]
+    tree = {name: dump(getattr(method, name)) for name in names}
     tree["rollout_plan"] = tree.pop("rollout")  # "rollout" is a section of a recipe
-    keys = [field.name for field in fields(Anchor) if field.name != "guide"]
-    anchor = {key: dump(getattr(method.anchor, key)) for key in keys} if method.anchor else {"beta": 0.0}
-    return _method(config, {"name": "compose", "title": f"{method.name}_placebo", **tree, **anchor})
+    tree |= {"name": "compose", "title": f"{method.name}_placebo", "beta": 0.0}
+    if method.anchor:
+        keys = [field.name for field in fields(Anchor) if field.name != "guide"]
+        tree |= {key: dump(getattr(method.anchor, key)) for key in keys}
+    return _method(config, tree)
 
 
 def _beta(config: TrainConfig) -> float | None:

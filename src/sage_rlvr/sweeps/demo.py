@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
@@ -23,6 +24,7 @@ from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.sweeps import plan as plans
 from sage_rlvr.sweeps.design import DesignSpec, load_design
+from sage_rlvr.sweeps.plan import SweepPlan
 from sage_rlvr.training.opening import cores
 
 DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "demo_smollm2.yaml", ("smollm2", True): "demo_smollm2_short.yaml"}
@@ -36,41 +38,50 @@ def design(
         raise ConfigError(f"--short: the demo of --model {model} has no short form; pass fewer steps, for example --steps 40")
     path = recipe(DESIGNS[model, short], "designs")
     spec = load_design(path)
-    chosen = list(spec.arms) if arms is None else list(arms)
+    names = list(spec.arms) if arms is None else list(arms)
     known = trainable()
-    for name in chosen:
+    for name in names:
         if name not in known:
             raise ConfigError(f"--arms {name}: no such method{choose_from(name, known)}")
-    for what, given in (("seeds", list(seeds)), ("arms", chosen)):
-        if not given:
-            raise ConfigError(f"--{what} []: pass at least one")
-        if len(set(given)) < len(given):
-            raise ConfigError(f"--{what} {given}: a value occurs twice; the same run twice adds no evidence")
+    _check_list("seeds", list(seeds))
+    _check_list("arms", names)
     sampled = model != EMBEDDED
-    evaluate, few = spec.evaluate, spec.evaluate.samples
-    assert few is not None
-    if problems is not None and problems < 1:
-        usual = few.problems if sampled else evaluate.problems
-        raise ConfigError(f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes {usual})")
+    samples = spec.evaluate.samples
+    assert samples is not None
+    evaluate = spec.evaluate
     if problems is not None:
-        few = replace(few, problems=problems if sampled else few.problems)
-        evaluate = replace(evaluate, problems=evaluate.problems if sampled else problems, samples=few)
-    control = spec.control if spec.control in chosen else chosen[0]
+        usual = samples.problems if sampled else evaluate.problems
+        if problems < 1:
+            raise ConfigError(f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes {usual})")
+        if sampled:
+            evaluate = replace(evaluate, samples=replace(samples, problems=problems))
+        else:
+            evaluate = replace(evaluate, problems=problems)
     return path, replace(
         spec,
         seeds=tuple(seeds),
-        arms={name: spec.arms.get(name, f"real/{name}" if sampled else name) for name in chosen},
-        control=control,
+        arms={name: spec.arms.get(name, f"real/{name}" if sampled else name) for name in names},
+        control=spec.control if spec.control in names else names[0],
         evaluate=evaluate,
-        questions=questions(chosen, few.n if sampled else K, sampled),
+        questions=questions(names, samples.n if sampled else K, sampled),
     )
+
+
+def _check_list(option: str, values: list[Any]) -> None:
+    """ConfigError for an empty list, or a value that occurs twice."""
+    if not values:
+        raise ConfigError(f"--{option} []: pass at least one")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"--{option} {values}: a value occurs twice; the same run twice adds no evidence")
 
 
 def questions(arms: Sequence[str], k: int, sampled: bool) -> tuple[Question, ...]:
     """Every arm against the base; from samples also against the base at any temperature."""
-    beside = tuple(Question(a=name, b=BASE, metric=Metric(k=n)) for n in (k, 1) for name in arms)
-    apart = [metric for metric in above_colder(k) if metric.k in (1, FEW, k)] if sampled else []
-    return beside + tuple(Question(a=name, b=COLDER, metric=metric) for metric in apart for name in arms)
+    against_base = [Question(a=name, b=BASE, metric=Metric(k=n)) for n in (k, 1) for name in arms]
+    if not sampled:
+        return tuple(against_base)
+    metrics = [metric for metric in above_colder(k) if metric.k in (1, FEW, k)]
+    return (*against_base, *(Question(a=name, b=COLDER, metric=metric) for metric in metrics for name in arms))
 
 
 def plan(
@@ -83,15 +94,15 @@ def plan(
     powers: bool = True,
     model: str = EMBEDDED,
     short: bool = False,
-) -> plans.Sweep:
+) -> SweepPlan:
     """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too.
 
     model: "smollm2", or a policy that takes the place of the shipped one."""
-    named = model if any(model == name for name, _ in DESIGNS) else EMBEDDED
-    typed = [*edits, *([("model", model)] if named != model else [])]
-    path, spec = design(seeds, arms, problems, named, short)
+    is_demo = any(model == name for name, _ in DESIGNS)
+    path, spec = design(seeds, arms, problems, model if is_demo else EMBEDDED, short)
+    all_edits = list(edits) if is_demo else [*edits, ("model", model)]
     try:
-        planned = plans.plan(path, out, spec, typed, powers=POWERS if powers else ())
+        planned = plans.plan(path, out, spec, all_edits, powers=POWERS if powers else ())
         prepared(planned.arms[0].config.model)  # a pretrained model is converted here, or what is missing for it is said
         return planned
     except ConfigError as error:
@@ -104,12 +115,12 @@ def plan(
         ) from error
 
 
-def at_a_time(planned: plans.Sweep) -> int:
+def at_a_time(planned: SweepPlan) -> int:
     """Training runs at a time that the cores of this machine hold."""
     return max(1, cores() // (planned.arms[0].config.engine.threads or cores()))
 
 
-def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:
+def check_by_sampling(planned: SweepPlan, n: int = 128, problems: int = 40) -> dict[str, float]:
     """Compare the sampled share of right completions of the base with the exact one, see `cross_check`; {} without an exact one."""
     if not planned.base:
         return {}

@@ -17,11 +17,11 @@ from sage_rlvr.core.describe import essence
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.runs import read_metrics
-from sage_rlvr.sweeps.design import (
-    KINDS,
-)
-from sage_rlvr.sweeps.plan import Cell, SweepPlan, note, task_words
-from sage_rlvr.sweeps.reuse import adoptable, adoption_lines, replaced
+from sage_rlvr.sweeps.controls import KINDS
+from sage_rlvr.sweeps.plan import SweepPlan, task_words, write_record
+from sage_rlvr.sweeps.processes import ProcessTask
+from sage_rlvr.sweeps.reuse import replaced, reusable, reuse_lines
+from sage_rlvr.sweeps.runs import SweepRun
 
 LINE_SECONDS = 20.0
 
@@ -29,35 +29,40 @@ LINE_SECONDS = 20.0
 def table(sweep: SweepPlan) -> rich.table.Table:
     """Arm x seed, the state of every run."""
     seeds = sweep.design.seeds
-    shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.design.title)
-    status = {(cell.arm.name, cell.job.seed): _status(sweep, cell) for cell in sweep.cells}
+    columns = ["arm", *(f"s{seed}" for seed in seeds)]
+    shown = rich.table.Table(*columns, box=None, pad_edge=False, title=sweep.design.title)
+    status = {(run.arm.name, run.seed): _status(sweep, run) for run in sweep.runs}
     for arm in sweep.arms:
-        shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
+        label = f"{arm.label} +" if arm.why else arm.label
+        shown.add_row(label, *(status[arm.name, seed] for seed in seeds))
     return shown
 
 
-def _status(sweep: SweepPlan, cell: Cell) -> str:
-    status = sweep.status(cell)
-    return f"{cell.job.done}/{cell.job.config.steps}" if status == "training" else status
+def _status(sweep: SweepPlan, run: SweepRun) -> str:
+    status = sweep.status(run)
+    return f"{run.steps_done}/{run.config.steps}" if status == "training" else status
 
 
 @contextmanager
 def display(sweep: SweepPlan, console: Console) -> Iterator[Callable[[], None]]:
-    """The table, live in a terminal; a line every 20 seconds elsewhere. design.json follows what has ended."""
+    """The table, live in a terminal; a line every 20 seconds elsewhere. design.json is written when a task has ended."""
     every = 5 if console.is_terminal else LINE_SECONDS
-    last, seen = [time.monotonic()], [len(sweep.over)]
+    shown_at, recorded = time.monotonic(), len(sweep.finished)
 
     def show() -> None:
         """Update design.json where a task has ended, and the table or line where it is due."""
-        if len(sweep.over) != seen[0]:
-            seen[0] = len(sweep.over)
-            note(sweep)
-        if time.monotonic() - last[0] >= every:
-            last[0] = time.monotonic()
-            said = Text(line(sweep) + running_words(sweep))
-            console.print(said, soft_wrap=True) if live is None else live.update(
-                Group(table(sweep), said), refresh=True
-            )
+        nonlocal shown_at, recorded
+        if len(sweep.finished) != recorded:
+            recorded = len(sweep.finished)
+            write_record(sweep)
+        if time.monotonic() - shown_at < every:
+            return
+        shown_at = time.monotonic()
+        text = Text(line(sweep) + running_words(sweep))
+        if live is None:
+            console.print(text, soft_wrap=True)
+        else:
+            live.update(Group(table(sweep), text), refresh=True)
 
     live = Live(table(sweep), console=console, auto_refresh=False) if console.is_terminal else None
     if live is None:
@@ -68,85 +73,114 @@ def display(sweep: SweepPlan, console: Console) -> Iterator[Callable[[], None]]:
         live.update(table(sweep), refresh=True)
 
 
-def line(sweep: SweepPlan, taken: Collection[Cell] = ()) -> str:
-    """How far the sweep is, in one line; `taken`: runs whose training is about to be taken over, and counts as done."""
-    total = sum(cell.job.config.steps for cell in sweep.cells)
-    done = sum(cell.job.config.steps if cell in taken else cell.job.done for cell in sweep.cells)
-    whole = sum(sweep.status(cell) in ("evaluated", "validation only") for cell in sweep.cells)
+def line(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
+    """How far the sweep is, in one line; `taken`: runs that are about to be reused, and count as trained."""
+    total = sum(run.config.steps for run in sweep.runs)
+    done = sum(run.config.steps if run in taken else run.steps_done for run in sweep.runs)
+    complete = sum(sweep.is_complete(run) for run in sweep.runs)
     failed = f", {len(sweep.failures)} failed" if sweep.failures else ""
-    return (
-        f"sweep: {done}/{total} steps, {whole} of {len(sweep.cells)} runs complete{failed}, {left_words(sweep, taken)}"
-    )
+    return f"sweep: {done}/{total} steps, {complete} of {len(sweep.runs)} runs complete{failed}, {left_words(sweep, taken)}"
 
 
-def left_words(sweep: SweepPlan, taken: Collection[Cell] = ()) -> str:
+def left_words(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
     """Time left on `sweep.workers` processes: the newest steps of each run, as much longer as finished runs took by the clock, and
     the evaluations as long as those that ended here; nothing is guessed."""
-    rows = {cell: read_metrics(cell.job.directory) if cell.job.done else [] for cell in sweep.cells}
-    runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, found[-NEWEST:]) for c, found in rows.items()}
-    training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
+    metrics = {run: read_metrics(run.directory) if run.steps_done else [] for run in sweep.runs}
+    left = {run: 0 if run in taken else run.config.steps - run.steps_done for run in sweep.runs}
+    training: float | None = 0.0
+    if any(left.values()):
+        training = seconds_left({run: (left[run], metrics[run][-NEWEST:]) for run in sweep.runs}, sweep.workers)
     if training is None:
         return "time left unknown before the first steps, without evaluation"
-    training *= _by_the_clock(sweep, rows)
-    behind = [(cell, task) for cell in sweep.cells for task in sweep.wanted(cell) if task is not cell.train]
-    exact = [task for cell, task in behind if task not in (cell.samples, cell.kl)]
-    sampled = [*sweep.base_samples, *(task for cell, task in behind if task is cell.samples)]
-    kls = [task for cell, task in behind if task is cell.kl]
-    seconds = 0.0
-    for of_kind in (exact, sampled, kls):
-        left = sum(task not in sweep.over for task in of_kind)
-        made = [sweep.took[task] for task in of_kind if task in sweep.took] or (_recorded(sweep) if of_kind is exact else [])
-        if left and not made:
-            return in_words(training) + ", without evaluation" if training else "no training left"
-        seconds += left * statistics.median(made[-3:]) if left else 0.0
-    seconds = training + seconds / sweep.workers
+    training *= _clock_ratio(sweep, metrics)
+    evaluation = _evaluation_seconds(sweep)
+    if evaluation is None:
+        return in_words(training) + ", without evaluation" if training else "no training left"
+    seconds = training + evaluation / sweep.workers
     return in_words(seconds) if seconds else "nothing left to do"
 
 
-def _by_the_clock(sweep: SweepPlan, rows: Mapping[Cell, list[dict[str, Any]]]) -> float:
+def _clock_ratio(sweep: SweepPlan, metrics: Mapping[SweepRun, list[dict[str, Any]]]) -> float:
     """How much longer finished runs took by the clock than their steps: their start, what they saved. 1 before one ended here."""
-    took = {cell: sweep.took[cell.train] for cell in rows if cell.train in sweep.took}
-    steps = {cell: sum(row.get("time/step_s", 0.0) for row in rows[cell]) for cell in took}
-    shares = [seconds / steps[cell] for cell, seconds in took.items() if 0 < steps[cell] <= seconds]  # of a resumed run: a part
-    return statistics.median(shares) if shares else 1.0
+    ratios = []
+    for run, rows in metrics.items():
+        if run.train in sweep.seconds:
+            seconds, steps = sweep.seconds[run.train], sum(row.get("time/step_s", 0.0) for row in rows)
+            if 0 < steps <= seconds:  # of a run that was resumed here, only the end was timed
+                ratios.append(seconds / steps)
+    return statistics.median(ratios) if ratios else 1.0
 
 
-def _recorded(sweep: SweepPlan) -> list[float]:
+def _evaluation_seconds(sweep: SweepPlan) -> float | None:
+    """Seconds that the evaluations of runs and the samples of the base have left, one after the other; None where unknown."""
+    exact: list[ProcessTask] = []
+    sampled: list[ProcessTask] = list(sweep.base_samples)
+    kl: list[ProcessTask] = []
+    for run in sweep.runs:
+        for task in sweep.tasks_of(run):
+            if task is run.samples:
+                sampled.append(task)
+            elif task is run.kl:
+                kl.append(task)
+            elif task is not run.train:
+                exact.append(task)
+    total = 0.0
+    for tasks in (exact, sampled, kl):
+        left = sum(task not in sweep.finished for task in tasks)
+        if not left:
+            continue
+        seconds = [sweep.seconds[task] for task in tasks if task in sweep.seconds]
+        if not seconds and tasks is exact:
+            seconds = _recorded_seconds(sweep)
+        if not seconds:
+            return None
+        total += left * statistics.median(seconds[-3:])
+    return total
+
+
+def _recorded_seconds(sweep: SweepPlan) -> list[float]:
     """What the newest exact evaluations say that they took. The base's takes minutes, being tempered over whole completions too:
     it stands in only until an arm's is there."""
-    over = [(cell.job.directory.name, name) for cell in sweep.cells for name, task in cell.exact.items() if task in sweep.over]
-    made = [path for path in (record_path(sweep.out, *one) for one in over[-3:]) if path.is_file()]
-    known = made or [path for path in (record_path(sweep.out, "base"),) if path.is_file()]
-    return [float(load_record(path).meta["seconds"]) for path in known]
+    paths = []
+    for run in sweep.runs:
+        for suffix, task in run.exact.items():
+            if task in sweep.finished:
+                paths.append(record_path(sweep.out, run.directory.name, suffix))
+    paths = [path for path in paths[-3:] if path.is_file()] or [record_path(sweep.out, "base")]
+    return [float(load_record(path).meta["seconds"]) for path in paths if path.is_file()]
 
 
 def running_words(sweep: SweepPlan) -> str:
     """Reward, KL and q at the newest step of each unfinished run."""
-    half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
-    return "".join(
-        f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half
-    )
+    text = ""
+    for run in sweep.runs:
+        if 0 < run.steps_done < run.config.steps:
+            newest = read_metrics(run.directory)[-1]
+            text += f"\n  {run.label} {run.steps_done}/{run.config.steps}  {noted(newest)}"
+    return text
 
 
 def dry_lines(sweep: SweepPlan) -> list[str]:
     """What the design means: arms with their objectives, controls that were added and why, what is there and what is left."""
-    lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
+    lines = [f"{sweep.design.title}: {len(sweep.runs)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
-        lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
-        lines += [f"    {arm.dropped}"] * bool(arm.dropped)
+        origin = f"ADDED, {arm.why}" if arm.why else arm.recipe
+        lines.append(f"  {arm.label} ({arm.name}): {origin}")
+        if arm.dropped:
+            lines.append(f"    {arm.dropped}")
         lines += [f"  {text}" for text in essence(arm.config.method)]
-    lines += [f"  {said}" for said in sweep.left_out]
+    lines += [f"  {text}" for text in sweep.left_out]
     samples = sweep.design.evaluate.samples
     if sweep.base:
-        lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
+        lines.append("  ADDED: the base at every temperature of the evaluation, and tempered over whole completions")
     elif samples is not None:
-        lines += [f"  by samples (right completions cannot be enumerated): {samples.n} for each of {samples.problems} problems"]
+        count = f"{samples.n} for each of {samples.problems} problems"
+        lines.append(f"  by samples (right completions cannot be enumerated): {count}")
     if any(arm.why for arm in sweep.arms):
         lines.append(
             f"  to omit ADDED arms: set `controls: none` in {sweep.source}, or list the required kinds, such as "
             f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
         )
-    lines += [f"  {said}" for said in replaced(sweep)]
-    taken = adoptable(sweep)
-    lines += [f"  {said}" for said in adoption_lines(sweep, taken)]
-    return [*lines, line(sweep, [cell for cell, _ in taken])]
+    taken = reusable(sweep)
+    lines += [f"  {text}" for text in (*replaced(sweep), *reuse_lines(sweep, taken))]
+    return [*lines, line(sweep, [run for run, _ in taken])]

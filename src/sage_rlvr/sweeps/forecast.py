@@ -12,7 +12,8 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.process import PARENT, end_with_parent
-from sage_rlvr.sweeps.plan import SweepPlan, recipe_of
+from sage_rlvr.sweeps.evaluations import recipe_of
+from sage_rlvr.sweeps.plan import SweepPlan
 from sage_rlvr.sweeps.sweep import write_recipes
 from sage_rlvr.training.counts.probe import in_time, probe
 from sage_rlvr.training.opening import cores
@@ -20,21 +21,22 @@ from sage_rlvr.training.opening import cores
 
 def forecast(planned: SweepPlan) -> list[str]:
     """Time of training and evaluation, and memory, in lines; [] where a run has begun, or where evaluations are exact."""
-    few = planned.design.evaluate.samples
-    if planned.base or few is None or any(cell.job.done for cell in planned.cells):
+    spec = planned.design.evaluate.samples
+    if planned.base or spec is None or any(run.steps_done for run in planned.runs):
         return []
     arm = next(arm for arm in planned.arms if arm.name == planned.design.control)
     write_recipes(planned)
     try:
-        cost = probed(recipe_of(planned.out, arm.name), few.problems, few.n, arm.config.engine.threads or cores())
+        cost = probed(recipe_of(planned.out, arm.name), spec.problems, spec.n, arm.config.engine.threads or cores())
     except ConfigError as error:
         return [f"the time is not known before the first steps: {error}"]
-    steps = sum(cell.job.config.steps for cell in planned.cells)
-    samples = [task for task in (*planned.base_samples, *(cell.samples for cell in planned.cells)) if task not in planned.over]
-    total = steps * cost["seconds"] + len(samples) * cost["evaluation"]
+    steps = sum(run.config.steps for run in planned.runs)
+    evaluations = [*planned.base_samples, *(run.samples for run in planned.runs)]
+    left = sum(task not in planned.finished for task in evaluations)
+    total = steps * cost["seconds"] + left * cost["evaluation"]
     return [
         f"about {in_time(total)} on this machine, from a probe: {steps} steps of {cost['seconds']:.1f} s ({arm.label}), "
-        f"{len(samples)} evaluations of {in_time(cost['evaluation'])}",
+        f"{left} evaluations of {in_time(cost['evaluation'])}",
         f"memory: {cost['memory']}",
     ]
 
@@ -43,16 +45,16 @@ def probed(recipe: Path, problems: int, samples: int, threads: int) -> dict[str,
     """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of so many problems and samples, `memory` in
     words. ConfigError with the probe's own reason."""
     env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), PARENT: "1"}
-    typed = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
+    command = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
     # Its input is a pipe that ends with this process, and the probe with it.
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(typed, env=env, text=True, **pipes) as process:
+    with subprocess.Popen(command, env=env, text=True, **pipes) as process:
         assert process.stdout is not None
-        last = (process.stdout.read().strip().splitlines() or ["the probe ended without a word"])[-1]
+        lines = process.stdout.read().strip().splitlines() or ["the probe ended without a word"]
     if process.returncode:
-        raise ConfigError(last)
-    found: dict[str, Any] = json.loads(last)
-    return found
+        raise ConfigError(lines[-1])
+    cost: dict[str, Any] = json.loads(lines[-1])
+    return cost
 
 
 def main(recipe: str, problems: str, samples: str) -> int:

@@ -1,12 +1,11 @@
-"""The runs and tasks of a design, their state, and the record in design.json."""
+"""The runs and tasks of a design, their state, the selection of an arm, and the record in design.json."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,170 +14,146 @@ import numpy as np
 from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
-from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.settings import SampleSettings
-from sage_rlvr.models.devices import dtype_of
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
 from sage_rlvr.results.sources import State
 from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
-from sage_rlvr.sweeps.design import (
-    DesignSpec,
-    PlannedArm,
-    exact_of,
-    load_design,
-    resolve,
-    sampled_of,
-    sft_config,
-    suffix_of,
-    world_named,
+from sage_rlvr.sweeps.controls import PlannedArm
+from sage_rlvr.sweeps.design import DesignSpec, load_design, sft_recipe, suffix_of, world_named
+from sage_rlvr.sweeps.evaluations import (
+    VALIDATION,
+    EvaluatedPolicy,
+    ExactEvaluation,
+    SampledEvaluation,
+    exact_processes,
+    recipe_of,
 )
-from sage_rlvr.sweeps.jobs import Exact, Job, ProcessTask, Sampled, as_read_back
+from sage_rlvr.sweeps.processes import ProcessTask
+from sage_rlvr.sweeps.resolve import Edits, resolve
+from sage_rlvr.sweeps.runs import SweepRun, as_json
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.abilities import Described, Enumerable
 from sage_rlvr.tasks.base import Task, problems_of
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS
-from sage_rlvr.training.opening import cores
 
-VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluatedPolicy:
-    """Something that is evaluated. name: of its records; what: how `sage-rlvr eval` names it; model: its weights."""
-
-    name: str
-    what: str
-    model: str
-    logs: Path
-
-
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One arm with one training seed: its training and what follows. exact: suffix of the record -> task; kl: the exact KL to the
-    base, on the samples of both."""
-
-    arm: PlannedArm
-    job: Job
-    train: ProcessTask
-    exact: Mapping[str, ProcessTask]
-    samples: ProcessTask | None
-    kl: ProcessTask | None = None
-
-    @property
-    def tasks(self) -> list[ProcessTask]:
-        """In order."""
-        return [self.train, *self.exact.values(), *(task for task in (self.samples, self.kl) if task is not None)]
 
 
 @dataclass(eq=False)
 class SweepPlan:
-    """A resolved design in its folder, and how far it is. over: tasks whose results are there; failures: why others failed; took:
-    seconds of those that ended here."""
+    """A resolved design in its folder, and how far it is. Made by `plan`.
+
+    left_out: sentences about controls that do not exist. sft: trains the policy of the design, where it makes its own. base: suffix
+    of the record -> exact evaluation of the base. finished: tasks whose results are there; failures: why others failed; seconds: of
+    those that ended here. choice: the selection of an arm as in design.json, None where the design selects none.
+    """
 
     design: DesignSpec
     source: Path
     out: Path
     arms: list[PlannedArm]
     left_out: list[str]
-    first: list[ProcessTask]
+    sft: list[ProcessTask]
     base: dict[str, ProcessTask]
     base_samples: list[ProcessTask]
-    cells: list[Cell]
-    over: set[ProcessTask] = field(default_factory=set)
+    runs: list[SweepRun]
+    finished: set[ProcessTask] = field(default_factory=set)
     failures: dict[ProcessTask, str] = field(default_factory=dict)
-    took: dict[ProcessTask, float] = field(default_factory=dict)
+    seconds: dict[ProcessTask, float] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
     workers: int = 1
 
     @property
     def tasks(self) -> list[ProcessTask]:
         """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
-        return [*self.first, *self.base.values(), *self.base_samples, *(task for cell in self.cells for task in self.wanted(cell))]
+        of_runs = [task for run in self.runs for task in self.tasks_of(run)]
+        return [*self.sft, *self.base.values(), *self.base_samples, *of_runs]
 
-    def wanted(self, cell: Cell) -> list[ProcessTask]:
-        """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
-        choose = self.design.select
-        if choose is None or cell.arm.name not in choose.among:
-            return [task for task in cell.tasks if task is not cell.exact.get(VALIDATION)]
-        if self.choice is not None and self.choice["chosen"] == cell.arm.name:
-            return cell.tasks
-        return [cell.train, cell.exact[VALIDATION]]
+    def tasks_of(self, run: SweepRun) -> list[ProcessTask]:
+        """The run's tasks as far as they are called for: an arm that may be selected waits for the selection with its test."""
+        select = self.design.select
+        if select is None or run.arm.name not in select.among:
+            return [task for task in run.tasks if task is not run.exact.get(VALIDATION)]
+        if self.choice is not None and self.choice["chosen"] == run.arm.name:
+            return run.tasks
+        return [run.train, run.exact[VALIDATION]]
 
-    def status(self, cell: Cell) -> State:
+    def status(self, run: SweepRun) -> State:
         """How far it is."""
-        wanted = self.wanted(cell)
+        wanted = self.tasks_of(run)
         if any(task in self.failures for task in wanted):
             return "failed"
-        if self.over.issuperset(wanted):
-            main = cell.exact.get("")  # none where all is told by samples
+        if self.finished.issuperset(wanted):
+            main = run.exact.get("")  # none where the design has only samples
             return "evaluated" if main is None or main in wanted else "validation only"
-        done, steps = cell.job.done, cell.job.config.steps
-        if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
+        steps = run.steps_done
+        if run.train in self.finished or (steps == run.config.steps and run.train.done()):  # it may have ended unseen
             return "trained"
-        return "training" if done else "not run"
+        return "training" if steps else "not run"
+
+    def is_complete(self, run: SweepRun) -> bool:
+        """Whether all that is called for is there."""
+        return self.status(run) in ("evaluated", "validation only")
+
+    def look(self) -> None:
+        """Add to `finished` the tasks whose results are there by now."""
+        self.finished.update(task for task in self.tasks if task not in self.finished and task.is_finished())
 
 
 def plan(
     source: Path,
     out: Path,
     design: DesignSpec | None = None,
-    edits: Sequence[tuple[str, str]] = (),
+    edits: Edits = (),
     *,
     powers: Sequence[float] = POWERS,
 ) -> SweepPlan:
-    """Everything that the design asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
+    """Everything that the design calls for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. design: instead of what the file says;
     edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
     source = find(source, "designs")
-    design, folder = design or load_design(source), source.parent
-    own = sft_config(design, source)
-    policy = None if own is None else str((out / "policy").absolute())
-    arms, left_out = resolve(design, source, policy, edits)
+    design = design or load_design(source)
+    recipe = sft_recipe(design, source)
+    policy = None if recipe is None else out / "policy"
+    arms, left_out = resolve(design, source, None if policy is None else str(policy.absolute()), edits)
     _check_alike(arms, design.steps_differ)
-    evaluations, sampled = _evaluations(design, folder, arms[0]), sampled_of(design.evaluate, task_of(arms[0].config))
-    for exact in evaluations.values():
-        slow = isinstance(exact.task, Countdown) and max(exact.task.counts) == MAX_NUMBERS  # to draw its problems
-        if not slow or len(evaluations) == 1:
-            exact.ids  # noqa: B018  (raises where the world cannot give so many)
-    first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
-    shared = _named_for_base(arms[0], out)
-    tempered = {"": replace(evaluations[""], powers=tuple(powers))} if evaluations else {}  # the power frontier, a standing control
-    base = EvaluatedPolicy("base", arms[0].config.model, arms[0].config.model, out / "logs")
-    colder = () if design.evaluate.samples is None else design.evaluate.samples.base_temperatures
-    base_samples = [_sample_task(base, sampled, out, tuple(first), shared, arms[0].config, t) for t in (None, *colder)]
+    config = arms[0].config
+    evaluations = _exact_evaluations(design, source.parent, task_of(config))
+    sampled = SampledEvaluation.of(design.evaluate, task_of(config))
+    sft = [] if recipe is None else [_sft_task(recipe, out)]
+    base = EvaluatedPolicy("base", config.model, config.model, out / "logs", out, tuple(sft), _task_args(arms[0], out))
+    of_base = dict(evaluations)
+    if evaluations:  # the power frontier, a standing control
+        of_base[""] = replace(evaluations[""], powers=tuple(powers))
     sweep = SweepPlan(
         design=design,
         source=source,
         out=out,
         arms=arms,
         left_out=left_out,
-        first=first,
-        base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
-        base_samples=[task for task in base_samples if task is not None],
-        cells=[
-            _cell(out, arm, seed, evaluations, sampled, tuple(first), base_samples[0])
-            for added in (False, True)
-            for seed in design.seeds
-            for arm in arms
-            if bool(arm.why) is added
-        ],
+        sft=sft,
+        base=exact_processes(base, of_base),
+        base_samples=_samples_of_base(design, sampled, base, config),
+        runs=[],
     )
-    for cell in sweep.cells:
-        cell.job.check_same_run()
-    for _ in range(2):  # the second time what a choice calls for, where every candidate is validated
-        settle(sweep)
-        sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.is_over())
+    named, added = ([arm for arm in arms if bool(arm.why) is is_control] for is_control in (False, True))
+    for group in (named, added):
+        sweep.runs += [_run(sweep, arm, seed, evaluations, sampled) for seed in design.seeds for arm in group]
+    for run in sweep.runs:
+        run.check_same_run()
+    sweep.look()
+    if design.select is not None:
+        select_arm(sweep)
+        sweep.look()  # also at what the selection calls for
     return sweep
 
 
 def _check_alike(arms: Sequence[PlannedArm], steps_differ: bool) -> None:
-    """One base policy and the same problems for all arms, without which nothing could be paired; one length, unless it is asked
-    for."""
+    """One base policy and the same problems for all arms, without which nothing could be paired; one length, unless the design
+    compares lengths."""
     for name in ("model", "world", "task", "data"):
         values = {json.dumps(dump(arm.config).get(name), default=str) for arm in arms}
         if len(values) > 1:
@@ -193,176 +168,127 @@ def _check_alike(arms: Sequence[PlannedArm], steps_differ: bool) -> None:
         )
 
 
-def _evaluations(design: DesignSpec, folder: Path, arm: PlannedArm) -> dict[str, Exact]:
-    """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed and samples are asked
-    for instead."""
-    spec, task = design.evaluate, task_of(arm.config)
+# ---- the tasks
+
+
+def _exact_evaluations(design: DesignSpec, folder: Path, task: Task) -> dict[str, ExactEvaluation]:
+    """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed, and the design has
+    samples instead. ConfigError where a world cannot give so many problems."""
+    spec = design.evaluate
     if not isinstance(task, Enumerable):
         _check_sampled(design, task)
         return {}
-    found = {"": exact_of(spec, task)}
+    evaluations = {"": ExactEvaluation.of(spec, task)}
     if design.select is not None:
-        found[VALIDATION] = replace(found[""], split="validation", problems=design.select.problems)
+        evaluations[VALIDATION] = replace(evaluations[""], split="validation", problems=design.select.problems)
     for name in spec.ood:
-        world = world_named(name, folder)
-        found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.sampling, spec.ood_temperatures)
-    return found
+        world = world_named(name, folder).build()
+        evaluations[suffix_of(name)] = ExactEvaluation(
+            world, spec.ood_problems, spec.split, spec.sampling, spec.ood_temperatures
+        )
+    for evaluation in evaluations.values():
+        slow = isinstance(evaluation.task, Countdown) and max(evaluation.task.counts) == MAX_NUMBERS  # to draw its problems
+        if not slow or len(evaluations) == 1:
+            evaluation.ids  # noqa: B018  (raises)
+    return evaluations
 
 
 def _check_sampled(design: DesignSpec, task: Task) -> None:
-    """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is asked for."""
+    """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is called for."""
     lacks = f"task {task.name}: its right completions cannot be enumerated ({type(task).__name__} has no solutions)"
+    spec = design.evaluate
     refuse(
         (
-            design.evaluate.samples is None,
+            spec.samples is None,
             f"{lacks}, so its arms cannot be evaluated exactly; evaluate them by samples, with the line `evaluate: {{samples: "
             "{problems: 100, n: 64, guide: null}}` in the design, or implement solutions(problem) in the task",
         ),
         (design.select is not None, f"{lacks}, and `select` needs exact evaluations; omit select"),
-        *(
-            (bool(getattr(design, name)), f"{lacks}, and `{name}` needs exact evaluations; omit {name}")
-            for name in ("baselines", "oracle")
-        ),
-        (bool(design.evaluate.ood), f"{lacks}, and other tasks (ood) are evaluated exactly; omit evaluate.ood"),
+        (design.baselines, f"{lacks}, and `baselines` needs exact evaluations; omit baselines"),
+        (design.oracle, f"{lacks}, and `oracle` needs exact evaluations; omit oracle"),
+        (spec.ood, f"{lacks}, and other tasks (ood) are evaluated exactly; omit evaluate.ood"),
         (
-            not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.sampling),
-            f"evaluate.split = {design.evaluate.split!r}: task {task.name} has no such problems; choose another split",
+            not problems_of(task, spec.split, EVALUATION_SEED, 1, spec.sampling),
+            f"evaluate.split = {spec.split!r}: task {task.name} has no such problems; choose another split",
         ),
     )
 
 
-def _named_for_base(arm: PlannedArm, out: Path) -> tuple[str, ...]:
-    """The words that say to `eval` what all arms are trained on, for a policy that is no run."""
-    return "--world" if arm.config.task is None and arm.config.data is None else "--task", str(recipe_of(out, arm.name))
+def _task_args(arm: PlannedArm, out: Path) -> tuple[str, ...]:
+    """The arguments of `eval` that name what all arms are trained on, for a policy that is no run."""
+    is_world = arm.config.task is None and arm.config.data is None
+    return "--world" if is_world else "--task", str(recipe_of(out, arm.name))
 
 
-def recipe_of(out: Path, name: str) -> Path:
-    """The recipe of an arm, or of a world (`world-<suffix>`)."""
-    return out / "recipes" / f"{name}.yaml"
+def _sft_task(recipe: Path, out: Path) -> ProcessTask:
+    policy = (out / "policy").absolute()
+    args = ("sft", str(recipe), "--run", str(out / "sft"), "--out", str(policy), "--quiet")
+    return ProcessTask("base policy", args, out / "logs" / "sft.log", lambda: (policy / "config.json").exists())
 
 
-def _sft_task(recipe: Path, out: Path, policy: str) -> ProcessTask:
-    typed = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
-    return ProcessTask("base policy", typed, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
+def _samples_of_base(
+    design: DesignSpec, sampled: SampledEvaluation | None, base: EvaluatedPolicy, config: TrainConfig
+) -> list[ProcessTask]:
+    """At temperature 1 first, then at the further temperatures of the design."""
+    if sampled is None or design.evaluate.samples is None:
+        return []
+    temperatures = (None, *design.evaluate.samples.base_temperatures)
+    return [replace(sampled, temperature=temperature).process(base, config) for temperature in temperatures]
 
 
-def _cell(
-    out: Path,
+def _run(
+    sweep: SweepPlan,
     arm: PlannedArm,
     seed: int,
-    evaluations: Mapping[str, Exact],
-    sampled: Sampled | None,
-    first: tuple[ProcessTask, ...],
-    of_base: ProcessTask | None,
-) -> Cell:
-    """of_base: the samples of the base at temperature 1."""
+    evaluations: dict[str, ExactEvaluation],
+    sampled: SampledEvaluation | None,
+) -> SweepRun:
+    """One run with its processes."""
+    out = sweep.out
     directory = out / "runs" / f"{arm.name}-s{seed}"
-    job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
-    train = job.task(after=first)
-    policy = EvaluatedPolicy(directory.name, str(directory), str(directory / "policy"), directory)
-    exact = _exact_tasks(policy, evaluations, out, (train,), ())
-    if sampled is None or of_base is None:
-        return Cell(arm, job, train, exact, None)
-    samples = _sample_task(policy, sampled, out, (train,), (), arm.config)
-    unscored = _sample_task(policy, replace(sampled, guide=None, scored=False), out, (train,), (), arm.config)
-    return Cell(arm, job, train, exact, samples, _kl_task(policy, sampled, samples, unscored, of_base))
+    run = SweepRun(arm, seed, directory, recipe_of(out, arm.name), after=tuple(sweep.sft))
+    policy = EvaluatedPolicy(directory.name, str(directory), str(directory / "policy"), directory, out, after=(run.train,))
+    run.exact = exact_processes(policy, evaluations)
+    if sampled is not None:
+        run.samples = sampled.process(policy, arm.config)
+        run.kl = sampled.kl_process(policy, arm.config, run.samples, of_base=sweep.base_samples[0])
+    return run
 
 
-def _exact_tasks(
-    policy: EvaluatedPolicy, evaluations: Mapping[str, Exact], out: Path, after: tuple[ProcessTask, ...], named: tuple[str, ...]
-) -> dict[str, ProcessTask]:
-    """named: the words that say the main world or task, for a policy that is no run."""
-    found = {}
-    for suffix, exact in evaluations.items():
-        path = record_path(out, policy.name, suffix)
-        typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--sampling", exact.sampling]
-        typed += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
-        typed += ["--power-tempering"] * bool(exact.powers)
-        typed += named if suffix in ("", VALIDATION) else ["--world", str(recipe_of(out, f"world-{suffix}"))]
-        label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
-        found[suffix] = ProcessTask(label, tuple(typed), policy.logs / "evaluation.log", done, after=after, place=path)
-    return found
+# ---- the selection of an arm
 
 
-def _sample_task(
-    policy: EvaluatedPolicy,
-    sampled: Sampled | None,
-    out: Path,
-    after: tuple[ProcessTask, ...],
-    named: tuple[str, ...],
-    config: TrainConfig,
-    temperature: float | None = None,
-) -> ProcessTask | None:
-    """config: of an arm; its model is the base, under which samples are scored too. temperature: another one than 1."""
-    if sampled is None:
-        return None
-    task, threads = sampled.task, config.engine.threads or cores()
-    form: Any = "as_is" if task.form is None else task.form.name
-    settings = SampleSettings(task=task.name, template=form, temperature=temperature)
-    store = out / "runs" / policy.name / "samples" / settings.store_name(task)
-    typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
-    typed += ["--split", sampled.split, "--sampling", sampled.sampling, "--generator", "sampler"]
-    typed += ["--dtype", dtype_of(config.engine), "--threads", str(threads), "--store", str(store), "--quiet"]
-    typed += named
-    typed += [] if temperature is None else ["--temperature", f"{temperature:g}"]
-    typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
-    typed += ["--chat-template-kwargs", json.dumps(config.chat_template_kwargs)] if config.chat_template_kwargs else []
-    typed += [] if sampled.guide is None else ["--guide", sampled.guide]
-    typed += ["--base-logprobs", config.model] if sampled.scored else []
-    return ProcessTask(
-        f"{policy.name} samples" + ("" if temperature is None else f" at T = {temperature:g}"),
-        tuple(typed),
-        policy.logs / "samples.log",
-        done=partial(sampled.is_kept, store, policy.model),
-        threads=threads,
-        after=after,
-        place=store,
-        goes_on=partial(sampled.goes_on, store, policy.model),
-    )
-
-
-def _kl_task(
-    policy: EvaluatedPolicy, sampled: Sampled, samples: ProcessTask, evaluation: ProcessTask, of_base: ProcessTask
-) -> ProcessTask | None:
-    """The exact KL of an arm to the base on the stored completions of both, where the design has it. evaluation: `samples` without
-    guide and log-probs of the base, for which `eval` would load other weights; it has nothing left to draw. No `place`: the file
-    in the store is written over, and no store is replaced for it."""
-    if not sampled.kl or samples.place is None or of_base.place is None:
-        return None
-    typed = (*evaluation.words, "--kl-to", str(of_base.place), "--kl-samples", str(sampled.kl))
-    done = partial(sampled.has_kl, samples.place, of_base.place)
-    return ProcessTask(f"{policy.name} KL", typed, policy.logs / "kl.log", done, threads=samples.threads, after=(samples, of_base))
-
-
-def settle(sweep: SweepPlan) -> None:
-    """Settle which arm was chosen, where the design chooses and every candidate is validated."""
-    spec = sweep.design.select
-    if spec is None:
+def select_arm(sweep: SweepPlan) -> None:
+    """Select an arm on validation problems, where the design selects one and every candidate is evaluated on them."""
+    select = sweep.design.select
+    if select is None:
         return
-    sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None}
+    sweep.choice = {"by": select.by, "problems": select.problems, "among": list(select.among), "chosen": None}
     sweep.choice |= {"scores": {}, "by_seed": {}}
-    cells = [cell.exact[VALIDATION] for cell in sweep.cells if cell.arm.name in spec.among]
-    if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
+    validated = [run.exact[VALIDATION] for run in sweep.runs if run.arm.name in select.among]
+    if not sweep.finished.issuperset([*validated, sweep.base[VALIDATION]]):
         return
-    note(sweep)
-    by_seed = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    write_record(sweep)
+    by_seed = choose(Results.read(sweep.out, split=VALIDATION), select.among, select.by)
     scores = {name: float(np.mean(values)) for name, values in by_seed.items()}
-    sweep.choice["scores"] = {name: score if math.isfinite(score) else None for name, score in scores.items()}
     seeds = [str(seed) for seed in sweep.design.seeds]  # every candidate has been evaluated at all of them
-    sweep.choice["by_seed"] = {
-        name: {seed: x if math.isfinite(x) else None for seed, x in zip(seeds, values, strict=True)}
-        for name, values in by_seed.items()
-    }
+    for name, values in by_seed.items():
+        sweep.choice["scores"][name] = _finite(scores[name])
+        sweep.choice["by_seed"][name] = {seed: _finite(value) for seed, value in zip(seeds, values, strict=True)}
     sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
 
 
-# ---- what is there, written down
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
-def note(sweep: SweepPlan) -> None:
+# ---- the record
+
+
+def write_record(sweep: SweepPlan) -> None:
     """design.json: what was resolved, and the state of every run."""
-    design, steps = sweep.design, sorted({arm.config.steps for arm in sweep.arms})
-    evaluate = dump(design.evaluate) | {"ood": [suffix_of(name) for name in design.evaluate.ood]}
+    design = sweep.design
+    steps = sorted({arm.config.steps for arm in sweep.arms})
     facts = {
         "schema": 1,
         "title": design.title,
@@ -372,18 +298,18 @@ def note(sweep: SweepPlan) -> None:
         "seeds": list(design.seeds),
         "steps": steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
         "world": task_words(sweep),
-        "evaluate": evaluate,
-        "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
+        "evaluate": dump(design.evaluate) | {"ood": [suffix_of(name) for name in design.evaluate.ood]},
+        "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.finished],
         "base_model": "embedded" if design.policy is None else f"policy/, by {design.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
         **{name: dump(design)[name] for name in ("questions", "baselines", "oracle", "discarded")},
         "left_out": sweep.left_out,
         "choice": sweep.choice,
-        "runs": [_cell_facts(sweep, cell) for cell in sweep.cells],
+        "runs": [_run_facts(sweep, run) for run in sweep.runs],
         "versions": versions(),
     }
     with writing("sweep", sweep.out, 0):
-        write_json_atomic(sweep.out / "design.json", as_read_back(facts))
+        write_json_atomic(sweep.out / "design.json", as_json(facts))
 
 
 def _arm_facts(arm: PlannedArm) -> dict[str, Any]:
@@ -392,19 +318,18 @@ def _arm_facts(arm: PlannedArm) -> dict[str, Any]:
     return {"name": arm.name, **links, "matched": list(arm.matched), "equation": equation, "config": dump(arm.config)}
 
 
-def _cell_facts(sweep: SweepPlan, cell: Cell) -> dict[str, Any]:
-    status, job = sweep.status(cell), cell.job
-    failures = [sweep.failures[task] for task in cell.tasks if task in sweep.failures]
+def _run_facts(sweep: SweepPlan, run: SweepRun) -> dict[str, Any]:
+    failures = [sweep.failures[task] for task in run.tasks if task in sweep.failures]
     return {
-        "arm": cell.arm.name,
-        "seed": job.seed,
-        "run": f"runs/{job.directory.name}",
-        "status": status,
-        "complete": status in ("evaluated", "validation only"),
-        "steps": job.done,
-        "evaluated": [suffix for suffix, task in cell.exact.items() if task in sweep.over],
-        "sampled": cell.samples in sweep.over,
-        "adopted": (job.directory / ADOPTED).exists(),
+        "arm": run.arm.name,
+        "seed": run.seed,
+        "run": f"runs/{run.directory.name}",
+        "status": sweep.status(run),
+        "complete": sweep.is_complete(run),
+        "steps": run.steps_done,
+        "evaluated": [suffix for suffix, task in run.exact.items() if task in sweep.finished],
+        "sampled": run.samples in sweep.finished,
+        "adopted": (run.directory / ADOPTED).exists(),
         "failure": failures[0] if failures else None,
     }
 
@@ -415,6 +340,6 @@ def task_words(sweep: SweepPlan) -> str:
     task = task_of(config)
     if isinstance(task, Described):
         return described(task.identity, task)
-    given = dump(config.task if config.data is None else config.data)
-    said = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name" and value is not None)
-    return f"task {task.name}" + f" ({said})" * bool(said)
+    settings = dump(config.task if config.data is None else config.data)
+    shown = [f"{name} {value}" for name, value in settings.items() if name != "name" and value is not None]
+    return f"task {task.name} ({', '.join(shown)})" if shown else f"task {task.name}"

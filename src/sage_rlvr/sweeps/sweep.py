@@ -13,6 +13,8 @@ The folder of a `sage-rlvr demo` is one of these: what is complete there, by con
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from sage_rlvr.config import to_yaml
@@ -20,9 +22,10 @@ from sage_rlvr.runs import write_text_atomic, writing
 from sage_rlvr.safe_io import read_text
 from sage_rlvr.sweeps.design import suffix_of, world_named
 from sage_rlvr.sweeps.display import display
-from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
-from sage_rlvr.sweeps.plan import SweepPlan, note, recipe_of, settle
-from sage_rlvr.sweeps.reuse import adoptable, adoption_lines, clear, replaced, take_over, take_records
+from sage_rlvr.sweeps.evaluations import recipe_of
+from sage_rlvr.sweeps.plan import SweepPlan, select_arm, write_record
+from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
+from sage_rlvr.sweeps.reuse import clear, replaced, reusable, reuse, reuse_lines
 
 
 def run(sweep: SweepPlan, workers: int, console: Console) -> bool:
@@ -30,33 +33,33 @@ def run(sweep: SweepPlan, workers: int, console: Console) -> bool:
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
     sweep.workers = workers
     write_recipes(sweep)
-    for said in replaced(sweep):
-        console.print(said, soft_wrap=True)
+    _print(console, replaced(sweep))
     clear(sweep)
-    taken = adoptable(sweep)
-    for said in adoption_lines(sweep, taken):
-        console.print(said, soft_wrap=True)
-    for cell, found in taken:
-        take_records(found, cell, sweep)  # before the run, which alone says that something was taken over
-        take_over(found, cell.job.directory)
-        sweep.over.add(cell.train)
-        sweep.over.update(task for task in cell.exact.values() if task.done())
-    note(sweep)
+    taken = reusable(sweep)
+    _print(console, reuse_lines(sweep, taken))
+    for one, directory in taken:
+        reuse(directory, one, sweep)
+    write_record(sweep)
 
     def failed(task: ProcessTask, problem: str) -> None:
         sweep.failures[task] = problem
-        console.print(f"FAILED: {problem}", soft_wrap=True)
-        note(sweep)
+        _print(console, [f"FAILED: {problem}"])
+        write_record(sweep)
 
     try:
         with display(sweep, console) as show:
-            run_tasks(sweep.tasks, workers, show, failed, sweep.over, sweep.took)
-            settle(sweep)
-            if sweep.choice is not None and sweep.choice["chosen"]:  # its test, which waited for the choice
-                run_tasks(sweep.tasks, workers, show, failed, sweep.over, sweep.took)
+            run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds)
+            select_arm(sweep)
+            if sweep.choice is not None and sweep.choice["chosen"]:  # its test, which waited for the selection
+                run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds)
     finally:
-        note(sweep)
+        write_record(sweep)
     return not sweep.failures
+
+
+def _print(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def write_recipes(sweep: SweepPlan) -> None:

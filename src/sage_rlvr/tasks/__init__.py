@@ -2,7 +2,8 @@
 
 Read base.py first (the base class `Task`) and abilities.py (what a task may be beyond it), then countdown/ (the built-in task),
 math.py and math_sets.py (mathematics data sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render
-prompts; rows.py and datasets.py read data; teachers/ has hints. `TASKS` has the tasks of sage_rlvr.contrib.tasks too, by name.
+prompts; rows.py and datasets.py read data; teachers.py has what a teacher of hints is. `TASKS` has the tasks of
+sage_rlvr.contrib.tasks too, by name.
 
     TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
     task_named("math500", template="sage")                 a task of the command line, by one word
@@ -18,13 +19,11 @@ from sage_rlvr.errors import ConfigError, short, suggest
 from sage_rlvr.registry import Registry
 from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks.abilities import Described
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, check_class
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
-from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.math import SETS, MathTask
-from sage_rlvr.tasks.members import check_class
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
 from sage_rlvr.tasks.rows import SUFFIXES
 
@@ -32,7 +31,6 @@ REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo o
 
 TASKS: Registry[Any] = Registry("task", check=check_class)
 TASKS.register(Countdown)
-TASKS.register(CountdownSteps)
 TASKS.register(CountdownChat)
 TASKS.register(jsonl)
 STRICT = "knights_and_knaves_strict"

@@ -4,7 +4,8 @@
         right = task.solutions(problem)
 
 A task does not inherit these: it has an ability as soon as it has its members. Members that every task has, with a default that
-a task may override, are those of `Task` (`base.py`). `Any` is the task's own problem type.
+a task may override, are those of `Task` (`base.py`). `Any` is the task's own problem type; `WithId`, `WithAnswer` and
+`WithGuidance` are what such a problem may have.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sage_rlvr.verifiers import Verdict
 
 if TYPE_CHECKING:
-    from sage_rlvr.tasks.base import Said, Turn
     from sage_rlvr.tasks.checks import Case, Check
+    from sage_rlvr.tasks.turns import Said, Turn
 
 
 @runtime_checkable
@@ -222,13 +223,62 @@ class Locating(Protocol):
         ...
 
 
+@runtime_checkable
+class WithId(Protocol):
+    """A problem: it has an id, by which stores and metrics tell it from others. Every task's problems are."""
+
+    @property
+    def problem_id(self) -> str:
+        """Differs from that of every other problem of the task."""
+        ...
+
+
+@runtime_checkable
+class WithAnswer(Protocol):
+    """A problem that has its gold answer, for audits and to be shown."""
+
+    @property
+    def answer(self) -> Any:
+        """The gold."""
+        ...
+
+
+@runtime_checkable
+class WithGuidance(Protocol):
+    """A problem with a hint in its prompt, as `Task.guided` makes it. A dataclass, since another hint may take its place."""
+
+    @property
+    def guidance(self) -> Any:
+        """The hint, "" for none."""
+        ...
+
+
 ABILITIES = (
     Enumerable, Recoverable, Generated, Described, Classified, Conversational, ReadsAnswers, Referenced, Counted, HasGolds,
     Documented, Audited, Worked, Spelled, Environment, ParallelEnvironment, Pointing, Locating,
 )  # fmt: skip
 
 __all__ = [
-    "ABILITIES", "Audited", "Classified", "Conversational", "Counted", "Described", "Documented", "Enumerable", "Environment",
-    "Generated", "HasGolds", "Locating", "ParallelEnvironment", "Pointing", "ReadsAnswers", "Recoverable", "Referenced",
-    "Spelled", "Worked",
+    "ABILITIES",
+    "Audited",
+    "Classified",
+    "Conversational",
+    "Counted",
+    "Described",
+    "Documented",
+    "Enumerable",
+    "Environment",
+    "Generated",
+    "HasGolds",
+    "Locating",
+    "ParallelEnvironment",
+    "Pointing",
+    "ReadsAnswers",
+    "Recoverable",
+    "Referenced",
+    "Spelled",
+    "WithAnswer",
+    "WithGuidance",
+    "WithId",
+    "Worked",
 ]  # fmt: skip

@@ -4,7 +4,7 @@
 
 `Task` is the base class: four members that a task must have, and members with a default that it may override. What a task may be
 beyond them (enumerable, generated, with worked examples, an environment of several turns, ...) are the protocols of
-`sage_rlvr.tasks.abilities`. `members.py` refuses a class with a misspelled or a missing member.
+`sage_rlvr.tasks.abilities`. A class with a misspelled or a missing member is a ConfigError.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sage_rlvr import members
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.abilities import (
+    ABILITIES,
     Conversational,
     Documented,
     Environment,
     Generated,
     ParallelEnvironment,
     Referenced,
+    WithAnswer,
+    WithId,
 )
-from sage_rlvr.tasks.members import check_names, check_task
+from sage_rlvr.tasks.turns import Said, Turn
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import marked_span, span_of
 
@@ -42,20 +46,6 @@ if TYPE_CHECKING:
 # Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
 MAX_NEW_TOKENS = 3072
-Said = str | tuple[str, ...]
-"""What a policy wrote: a completion, or its turns of an episode."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A turn of an episode. `Worked.examples` of a task with turns makes it; fine-tuning and the rendering of episodes read it.
-
-    learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned.
-    """
-
-    who: Literal["policy", "environment"]
-    text: str
-    learned: bool = True
 
 
 class Task(ABC):
@@ -103,7 +93,7 @@ class Task(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        check_names(cls, Task)
+        members.check_names(cls, Task, "task", *ABILITIES, singular=True)
 
     @abstractmethod
     def problems(self, split: str) -> Sequence[Any]:
@@ -192,6 +182,34 @@ class Task(ABC):
         return f"{len(self.problems('test'))} problems"
 
 
+_REQUIRED = ("name", "problems", "prompt", "verify")
+_NEEDS = "name: ClassVar[str], problems(split), prompt(problem) and verify(problem, completion) -> Verdict (docs/extending.md)"
+
+
+def check_task(task: Any) -> None:
+    """ConfigError for a task whose class `check_class` refuses; called before anything is trained, evaluated or sampled."""
+    check_class(f"task {type(task).__name__}", type(task))
+
+
+def check_class(who: str, kind: type) -> None:
+    """ConfigError for a class that does not inherit `Task`, lacks a member of it, or has only some of the methods of an ability.
+
+    who: its name in error messages.
+    """
+    members.check_inherits(who, kind, Task, "sage_rlvr", _NEEDS)
+    own = members.names(kind, below=object)
+    if lacking := [name for name in _REQUIRED if name not in own or name in kind.__abstractmethods__]:
+        raise ConfigError(f"{who}: {kind.__name__} lacks {', '.join(lacking)}; a task has {_NEEDS}")
+    for ability in ABILITIES:
+        methods, wanted = members.methods_of(ability), members.names(ability, below=object)
+        given = methods & (own - members.names(Task, below=object))
+        if given and (rest := sorted(wanted - own)):
+            raise ConfigError(
+                f"{who}: {kind.__name__} has {', '.join(sorted(given))} but not {', '.join(rest)}, and they go together "
+                f"(sage_rlvr.tasks.abilities.{ability.__name__}); add {', '.join(rest)}"
+            )
+
+
 def is_outside(kind: type) -> bool:
     """Whether a class is a user's: neither of this package nor of Python."""
     return kind.__module__.partition(".")[0] not in {"sage_rlvr", *sys.stdlib_module_names}
@@ -248,7 +266,7 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
     where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
     check_task(task)
     if is_outside(type(task)):
-        counted = Counter(getattr(problem, "problem_id", None) for problem in task.problems(split))
+        counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in task.problems(split))
         name, times = counted.most_common(1)[0] if counted else ("", 0)
         who = f"task {task.name}, {split} problems:"
         if None in counted:
@@ -336,7 +354,7 @@ def reference(task: Task, problem: Any) -> str:
 def gold_of(task: Task, problem: Any) -> str | None:
     """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
     expression is an answer."""
-    answer = getattr(problem, "answer", None)
+    answer = problem.answer if isinstance(problem, WithAnswer) else None
     if answer is None and isinstance(task, Documented):
         answer = task.doc(problem).get("answer")
     return None if answer is None else str(answer) or None
@@ -424,7 +442,7 @@ def different(
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "different", "environment_of",
-    "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
-    "replies", "stream", "turns_of", "verdicts", "words",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "check_class", "check_task",
+    "different", "environment_of", "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready",
+    "reference", "replies", "stream", "turns_of", "verdicts", "words",
 ]  # fmt: skip

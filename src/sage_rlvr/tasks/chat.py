@@ -152,7 +152,7 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Options) -> None:
 
 def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """The names that a tokenizer's chat template reads and does not set itself. ConfigError where Jinja cannot parse it."""
-    from jinja2 import Environment, TemplateSyntaxError, meta
+    from jinja2 import Environment, TemplateSyntaxError, meta  # only a chat template needs it: start-up
     from jinja2.ext import Extension, loopcontrols
 
     class GenerationTag(Extension):

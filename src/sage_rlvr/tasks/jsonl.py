@@ -35,7 +35,7 @@ from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
-from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
+from sage_rlvr.verifiers import VERIFIERS, Label, Reading, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.versions import VERSIONS, version_hash
@@ -174,7 +174,8 @@ class RewardTask(Asked):
     def _answer(self) -> Callable[[str], str | None] | None:
         """How a registered verifier reads an answer; None where the reward says nothing of answers."""
         path, name = _place_of(self.reward)
-        return None if path else getattr(VERIFIERS[name], "answer", None)
+        verifier = None if path else VERIFIERS[name]
+        return verifier.answer if isinstance(verifier, Reading) else None
 
     @property
     def keyed(self) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks import math_audit
 from sage_rlvr.tasks.base import Asked
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
@@ -41,8 +40,6 @@ class MathTask(Asked):
     folder: str | None = None
     pool: Pool | None = field(default=None, compare=False)
     test: DataSource | None = None
-    audit_cases = math_audit.cases
-    audited = math_audit.head
 
     def __post_init__(self) -> None:
         source = self.source

@@ -104,7 +104,7 @@ def rows_of(data: bytes) -> TableRows:
     """The rows of a file of JSON lines, or of a Parquet file."""
     if not data.startswith(b"PAR1"):
         return [json.loads(line) for line in data.decode("utf-8").splitlines() if line.strip()]
-    from pyarrow.parquet import read_table
+    from pyarrow.parquet import read_table  # optional: of the extra `train`
 
     rows: TableRows = read_table(io.BytesIO(data)).to_pylist()
     return rows

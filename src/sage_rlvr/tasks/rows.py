@@ -12,6 +12,7 @@ import csv
 import hashlib
 import importlib
 import io
+import json
 import math
 import os
 import re
@@ -187,7 +188,8 @@ def _json(file: Path) -> Iterator[tuple[str, Any]]:
     try:
         whole = read_json(file, kind=None, limit=WHOLE, advice="fix it, or write one object per line (.jsonl)", strict=False)
     except DataError as error:
-        if getattr(error.__cause__, "msg", "") != "Extra data":  # one object a line is often named .json
+        cause = error.__cause__
+        if not isinstance(cause, json.JSONDecodeError) or cause.msg != "Extra data":  # one object a line is often named .json
             raise
         yield from _jsonl(file)
         return

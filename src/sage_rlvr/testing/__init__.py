@@ -26,15 +26,12 @@ from sage_rlvr.testing.guides import (
 from sage_rlvr.testing.method import check_method
 from sage_rlvr.testing.parts import (
     check_advantage,
-    check_buffer,
     check_dead,
     check_extra,
     check_reduction,
-    check_reward_source,
     check_rollout_plan,
     check_schedule,
     check_surrogate,
-    check_token_weight,
 )
 from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, signals, unholed, value_of
 
@@ -44,7 +41,6 @@ __all__ = [
     "Change",
     "changed",
     "check_advantage",
-    "check_buffer",
     "check_dead",
     "check_dependence",
     "check_extra",
@@ -58,12 +54,10 @@ __all__ = [
     "check_recipe",
     "check_reduction",
     "check_repeats",
-    "check_reward_source",
     "check_rollout_plan",
     "check_rows_apart",
     "check_schedule",
     "check_surrogate",
-    "check_token_weight",
     "check_values",
     "holed",
     "run",

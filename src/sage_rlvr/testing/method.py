@@ -11,7 +11,7 @@ from torch import Tensor
 from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.testing.guides import check_guide
-from sage_rlvr.testing.parts import check_buffer, check_extra
+from sage_rlvr.testing.parts import check_extra
 from sage_rlvr.testing.tried import KEY, changed, check_recipe, holed, signals, unholed
 
 
@@ -19,7 +19,7 @@ def check_method(method: Method, seed: int = 0) -> None:
     """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
 
     The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
-    `check_guide`, its buffer to `check_buffer`, each extra to `check_extra`.
+    `check_guide`, each extra to `check_extra`.
     A method of exact divergences is run without their term, which wants distributions.
     """
     given = signals(seed, rows=6)
@@ -34,8 +34,6 @@ def check_method(method: Method, seed: int = 0) -> None:
     assert method.describe(), "describe() of the method is empty"
     if method.anchor is not None:
         check_guide(method.anchor.guide, seed)
-    if method.buffer is not None:
-        check_buffer(method.buffer, seed)
     for extra in method.extras:
         check_extra(extra, seed)
     check_recipe("method", method)

@@ -9,17 +9,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees
-from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.extras import Extra
+from sage_rlvr.core.advantages import Advantage, Dead, Seen, sees
+from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, weights_of
+from sage_rlvr.core.extras.replay.answers import Answers
+from sage_rlvr.core.extras.replay.base import buffer_budget, buffer_loss
+from sage_rlvr.core.extras.source import Substituted
 from sage_rlvr.core.reductions import Reduction
-from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.state import has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import DataError
 from sage_rlvr.testing.tried import KEY, check_recipe, equal, signals, value_of
 
@@ -77,19 +77,18 @@ def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1
 
     step: at which an advantage draws that does; None is its mean over the draws.
     """
-    more = (step, KEY) if getattr(part, "random", False) and step is not None else ()
-    paid = expected_of(part) if step is None else part
+    more = (step, KEY) if kind == "advantage" and part.random and step is not None else ()
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
     longest = 2 + ((part.made_for if kind == "extra" else None) or 7)
     lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
-    if kind == "advantage" and not sees(part):
-        return value_of(kind, paid, rewards, *more)  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     rows = torch.arange(rewards.numel()).reshape(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows)
     if kind == "advantage":
-        return value_of(kind, paid, rewards, seen, *more)  # type: ignore[no-any-return]
+        given = (rewards, seen) if sees(part) else (rewards,)
+        mean = part.random and step is None
+        return part.expected(*given) if mean else value_of(kind, part, *given, *more)  # type: ignore[no-any-return]
     learned = part.learn(rewards, seen, part.start())  # a state at its start tells nothing apart
     return part.after_rewards(rewards, seen, learned)  # type: ignore[no-any-return]
 
@@ -116,21 +115,8 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     check_recipe("reduction", reduction)
 
 
-def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
-    """(B, T), finite at counted tokens, without gradient; one that draws draws the same again at one step and key."""
-    given = signals(seed)
-    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
-    part, drawn = at_step(weight, 1, 4), (1, KEY) if getattr(weight, "random", False) else ()
-    found = value_of("token_weight", part, given, *drawn)
-    again = value_of("token_weight", part, given, *drawn)
-    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
-    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
-    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
-    check_recipe("token_weight", weight)
-
-
 def check_extra(extra: Extra, seed: int = 0) -> None:
-    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; a state is pure."""
+    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; hooks and state are pure."""
     drawn = torch.Generator().manual_seed(seed)
     rewards = torch.randint(0, 2, (5, 4), generator=drawn).float()
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
@@ -165,10 +151,35 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
     assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"
     if extra.dead(4) is not None:
         check_dead("extra", extra, 4, seed)
+    if isinstance(extra, TokenWeight):
+        _check_token_weight(extra, seed)
+    if isinstance(extra, RewardSource):
+        _check_reward_source(extra)
+    if isinstance(extra, Buffer):
+        _check_buffer(extra, seed)
     check_recipe("extra", extra)
 
 
-def check_reward_source(source: RewardSource) -> None:
+def _check_token_weight(weight: TokenWeight, seed: int) -> None:
+    """(B, T), finite at counted tokens, without gradient; pure: one that draws draws the same again at one step and key."""
+    given, drawn = signals(seed), torch.Generator().manual_seed(seed)
+    hidden = torch.randn(*given.mask.shape, 4, generator=drawn)
+    drift = torch.rand(given.mask.shape, generator=drawn)
+    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)), hidden=hidden, entropy_drift=drift)
+    state = {weight.slot: weight.start()}
+    (found, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
+    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
+    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
+    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
+    before, after = weight.start(), moved[weight.slot]
+    assert equal(state[weight.slot], before), "the given state was modified; return a new one"
+    assert equal(after, same[weight.slot]) and {n: t.dtype for n, t in after.items()} == {n: t.dtype for n, t in before.items()}, (
+        "the new state must be a function of the old one, with its names and dtypes"
+    )
+    assert all(bool(one.double().isfinite().all()) for one in after.values()), "a state must be finite"
+
+
+def _check_reward_source(source: RewardSource) -> None:
     """(B,) finite rewards and supports without gradient, each row by itself; one without an answer has no support."""
     mask = torch.tensor([[True, True, False], [True, True, True], [False, False, False], [True, False, False]])
     drawn = torch.Generator().manual_seed(0)
@@ -179,7 +190,7 @@ def check_reward_source(source: RewardSource) -> None:
         known = None if source.baseline == "none" else before[rows]
         return Substituted(leaf, mask[rows], known, mask[rows].any(dim=1), torch.tensor([0, 10, 3, 0])[rows])
 
-    paid, alone = source(of(torch.arange(4))), source(of(torch.tensor([1])))
+    paid, alone = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
     for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
         assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
             "(B,) finite float32"
@@ -190,7 +201,29 @@ def check_reward_source(source: RewardSource) -> None:
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"
     )
-    check_recipe("reward_source", source)
+
+
+def _check_buffer(buffer: Buffer, seed: int) -> None:
+    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
+    given = signals(seed, rows=6)
+    rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
+    tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
+    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
+    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
+    off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
+    budget = buffer_budget(buffer, rows, rows.mask.shape[1])
+    loss, numbers = buffer_loss(buffer, off, rows, budget)
+    (gradient,) = torch.autograd.grad(loss, off)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
+    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "values off the mask change the loss"
+    parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
+    assert torch.allclose(sum(part[0] for part in parts), loss), "the loss of a prompt must not depend on the others"
+    sums = {name: sum(part[1][name] for part in parts) for name in numbers}
+    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
+        "divide a sum over rows by rows.whole"
+    )
+    none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
+    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer must add 0"
 
 
 def check_rollout_plan(plan: RolloutPlan) -> None:
@@ -217,30 +250,6 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
         assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "`max_completions` bounds both stages"
         assert torch.equal(extra, plan.extra(rewards)), "an allocation must be a function of the rewards"
     check_recipe("rollout_plan", plan)
-
-
-def check_buffer(buffer: Buffer, seed: int = 0) -> None:
-    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
-    given = signals(seed, rows=6)
-    rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
-    tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
-    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
-    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
-    off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
-    budget = buffer_budget(buffer, rows, rows.mask.shape[1])
-    loss, numbers = buffer_loss(buffer, off, rows, budget)
-    (gradient,) = torch.autograd.grad(loss, off)
-    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
-    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "values off the mask change the loss"
-    parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
-    assert torch.allclose(sum(part[0] for part in parts), loss), "the loss of a prompt must not depend on the others"
-    sums = {name: sum(part[1][name] for part in parts) for name in numbers}
-    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
-        "divide a sum over rows by rows.whole"
-    )
-    none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
-    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer must add 0"
-    check_recipe("buffer", buffer)
 
 
 def check_schedule(schedule: Schedule) -> None:

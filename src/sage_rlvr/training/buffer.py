@@ -1,6 +1,6 @@
 """The replay buffer of a run: warm start before step 0, additions from each rollout, and the loss term of an update.
 
-    fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers has the rules
+    fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/extras/replay has the rules
 
 Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
 """
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.buffers import Answers, Buffer, StoredAnswers, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.replay.answers import Answers
+from sage_rlvr.core.extras.replay.base import Buffer, StoredAnswers, buffer_budget, buffer_loss
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.core.state import State
@@ -38,12 +39,14 @@ from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
 from sage_rlvr.training.state import undone_if_diverged
 from sage_rlvr.training.steps import mean_of
 
-FIELD, BEFORE = "buffer", -1  # of the method; the step of what was stored before step 0
+DRAWS = "buffer"  # of the run's key, by which stored answers are drawn
+BEFORE = -1  # the step of what was stored before step 0
 
 
 def stored(loop: Loop) -> Answers:
     """What the buffer of a run holds after its last step."""
-    return Answers.of(loop.parts[FIELD])
+    assert loop.method.buffer is not None
+    return Answers.of(loop.parts[loop.method.buffer.slot])
 
 
 def numbered(problems: Sequence[Any]) -> dict[str, int]:
@@ -89,7 +92,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
         before = len(kept)
         kept = buffer.rule.add(kept, true_answers(loop))
         say(f"buffer: {len(kept) - before:,} correct answers stored from the list of {loop.task.name} (an oracle)")
-    loop.parts = {**loop.parts, FIELD: kept.tensors()}
+    loop.parts = {**loop.parts, buffer.slot: kept.tensors()}
     return True
 
 
@@ -158,7 +161,7 @@ def file_answers(loop: Loop, file: str) -> Answers:
         lines.append(where)
         pairs.append((loop.problems[numbers[str(problem)]], text))
     if not pairs:
-        raise DataError(f'{file}: contains no answers; write lines {{"problem": id, "completion": text}}, or remove buffer.file')
+        raise DataError(f'{file}: contains no answers; write lines {{"problem": id, "completion": text}}, or remove the key file')
     ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
     spelled = loop.tokens.decode(ids, [True] * len(ids))
     for where, (problem, text), said, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
@@ -179,9 +182,9 @@ def true_answers(loop: Loop) -> Answers:
     task = loop.task
     if not isinstance(task, Enumerable):
         raise ConfigError(
-            f"method.buffer.oracle: {loop.task.name} cannot list its correct completions (Task.solutions); pass them "
-            "as a file "
-            '(method.buffer.file, lines {"problem": id, "completion": text}), or use a task that can list them, such as countdown'
+            f"{type(loop.method.buffer).__name__}: oracle: {loop.task.name} cannot list its correct completions (Task.solutions); "
+            'pass them as a file (file: FILE, lines {"problem": id, "completion": text}), or use a task that can list them, such '
+            "as countdown"
         )
     asked = [loop.problems[number] for number in loop.numbers.values()]
     pairs = [(problem, text) for problem in asked for text in task.solutions(problem)]
@@ -264,7 +267,7 @@ class Memory:
         The tokens that were sampled before step 0 count among those of step 0.
         """
         loop, after = self.loop, self.after
-        loop.parts = {**parts, FIELD: after.tensors()}
+        loop.parts = {**parts, self.buffer.slot: after.tensors()}
         prompts = len(torch.unique(after.problem))
         added = int((~torch.isin(_pairs(after), _pairs(self.before))).sum())
         earlier = float(after.sampled) if self.step == 0 else 0.0
@@ -288,7 +291,7 @@ class Memory:
     def rows(self, number: int) -> StoredAnswers:
         """The stored answers that update `number` of the run trains on."""
         kept = self.after if self.buffer.fresh else self.before
-        return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now())
+        return self.buffer.rows(kept, number, self.loop.key.fold(DRAWS), self._now())
 
     def updates(self) -> dict[str, float]:
         """The step's updates on stored answers only, and their metrics; none where nothing is stored."""

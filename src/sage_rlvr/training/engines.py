@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
+from sage_rlvr.core.extras import EntropyBonus, Extra
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
@@ -194,6 +194,16 @@ def chooses_problems(method: Method) -> tuple[Extra, ...]:
     return tuple(extra for extra in method.extras if extra.chooses_problems)
 
 
+def reward_sources(method: Method) -> tuple[Extra, ...]:
+    """The extra that rewards in place of the verifier."""
+    return () if method.reward_source is None else (method.reward_source,)
+
+
+def buffers(method: Method) -> tuple[Extra, ...]:
+    """The extra that trains on stored answers."""
+    return () if method.buffer is None else (method.buffer,)
+
+
 def adds_loss(method: Method) -> tuple[Extra, ...]:
     """The extras without a row of their own that add to the loss of a token."""
     return tuple(extra for extra in method.extras if extra.adds_loss and not has_row("extras", type(extra)))
@@ -251,7 +261,6 @@ TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use
 
 # Refusals come in this order.
 TABLE: tuple[Row, ...] = (
-    Row("reward_source", OTHER, HERE, Refuses("it takes a forward pass that verl's workers do not run")),
     Row("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
     Row(
         "rollout",
@@ -272,7 +281,6 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("advantage", GroupNormalized, *_scaled("group", by_std=True)),
     Row("advantage", OTHER, *_scaled("none", by_std=False)),
-    Row("token_weight", OTHER, HERE, HERE),
     Row("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
     Row("reduction", TokenMean, *_mean("dapo", "token-mean")),
     Row("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
@@ -325,14 +333,12 @@ TABLE: tuple[Row, ...] = (
         bonus_per_row,
         "reduction",
     ),
-    Row(
-        "extras",
-        AdaptiveEntropy,
-        Refuses("TRL's use_adaptive_entropy goes by the entropy of the optimizer step before", "use EntropyBonus"),
-        Refuses("entropy_coeff is one number", "use EntropyBonus"),
-    ),
     Row("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
     Row("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),
+    Row(
+        "extras", "a reward source", HERE, Refuses("it takes a forward pass that verl's workers do not run"), reward_sources
+    ),
+    Row("extras", "a buffer", *on_both(STORED), buffers),
     Row("extras", OTHER, HERE, HERE),
     Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
     Row(
@@ -387,7 +393,6 @@ TABLE: tuple[Row, ...] = (
         other_source,
         "anchor.source",
     ),
-    Row("buffer", OTHER, *on_both(STORED)),
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
@@ -442,7 +447,6 @@ SIGNALS: dict[str, Signal] = {
     "distributions": Signal(*(ONE_TOKEN,) * 4),
     "entropy_gradient": Signal(*(FOR_TERMS,) * 4),
 }
-READERS = ("advantage", "token_weight")  # the kinds that read signals where advantages are computed
 
 
 # ---- what is read from the table
@@ -502,8 +506,7 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
         if isinstance(said := row.on(engine), Refuses):
             place, value = _place(method, row)
             found.append(Refusal(place, value, said.why, said.instead))
-    for kind in READERS:
-        found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
+    found += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
     for extra in method.extras:
         if not has_row("extras", type(extra)):  # what has one runs by the engine's own fields, or not at all
             found += _unread("extras", extra, extra.needs, engine)

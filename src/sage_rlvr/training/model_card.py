@@ -137,12 +137,12 @@ def _elsewhere(text: str, *places: str) -> str:
 
 def _without_paths(method: Method) -> Method:
     """A method to be described to readers elsewhere: its reference and its file of answers without folders of this machine."""
-    anchor, buffer = method.anchor, method.buffer
+    anchor, extras = method.anchor, method.extras
     if anchor is not None:
         anchor = replace(anchor, source=_source(anchor))
-    if buffer is not None and buffer.file is not None:
-        buffer = replace(buffer, file=Path(buffer.file).name)
-    return replace(method, anchor=anchor, buffer=buffer)
+    if (buffer := method.buffer) is not None and buffer.file is not None:
+        extras = tuple(replace(buffer, file=Path(buffer.file).name) if one is buffer else one for one in extras)
+    return replace(method, anchor=anchor, extras=extras)
 
 
 def truncated(args: Any) -> list[str]:

@@ -85,13 +85,12 @@ def unverified(method: Method) -> str:
 def files_of(config: TrainConfig) -> dict[str, str]:
     """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
     files = task_of(config).files()
-    buffer = config.method.buffer
-    file = None if buffer is None else buffer.file
+    file = None if config.method.buffer is None else config.method.buffer.file
     if file is None:
         return files
     if not Path(file).is_file():
         raise ConfigError(
-            f"method.buffer.file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
+            f"{type(config.method.buffer).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
             '{"problem": id, "completion": text}'
         )
     return files | {file: sha256_of(Path(file))}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.reward_sources import Paid, rank_metrics
+from sage_rlvr.core.extras.source import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.answer_substitution import Answered, substituted
@@ -178,7 +178,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
         found.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
     models, heat = (loop.policy, loop.initial), config.rollout.temperature
-    return source(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
+    return source.rewards_of(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:

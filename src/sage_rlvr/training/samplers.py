@@ -65,7 +65,7 @@ class Sampler(ABC):
     """Draws and judges the completions of a step, and chooses those that are trained on.
 
     A sampler holds no state of its own. What it keeps between steps is the running state of the method's parts that belong to it,
-    in the loop's `parts`: the rollout plan's ("rollout") and the stored answers ("buffer").
+    in the loop's `parts`: the rollout plan's ("rollout") and the stored answers (the buffer's slot).
     """
 
     @abstractmethod

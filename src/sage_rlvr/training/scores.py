@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sage_rlvr.core.extras import entropy_drift
 from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.models.llama.forward import Trace, recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, why_not

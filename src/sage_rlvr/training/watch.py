@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.buffers import Buffer
+from sage_rlvr.core.extras import Buffer, RewardSource
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.verifiers.reasons import warned
 
 PATIENCE = 10
@@ -90,9 +89,9 @@ class BufferWatch:
             return
         stored, weight = metrics.get("replay/answers", 0.0), self.buffer.weight_at(step, self.steps)
         cause = (
-            "its weight is 0: raise method.buffer.weight, or remove the buffer"
+            "its weight is 0: raise weight, or remove the buffer"
             if weight == 0.0
-            else "no answer was correct: use easier problems, more samples (rollout, method.buffer.base), or a file of answers"
+            else "no answer was correct: use easier problems, more samples (rollout, or the buffer's base), or a file of answers"
             if not stored
             else "no stored answer was drawn: draw='step' only draws from the step's prompts; set draw='any'"
         )

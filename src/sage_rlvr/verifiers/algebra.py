@@ -43,10 +43,10 @@ from sympy import (
     zoo,
 )  # fmt: skip
 
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import MAX_DEPTH, MAX_DIGITS, RIGHT, spelling
 from sage_rlvr.verifiers.quantities import based
 from sage_rlvr.verifiers.units import Measured, measured, summed
+from sage_rlvr.verifiers.verdict import Verdict
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
 WRONG = Verdict("wrong", "value")

@@ -17,8 +17,8 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.style import halved, undressed
+from sage_rlvr.verifiers.verdict import Verdict
 
 AnswerPlace = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 

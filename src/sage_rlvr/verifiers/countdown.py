@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.verdict import Verdict
 
 MAX_LENGTH = 200  # characters; a longer completion is wrong without being parsed
 ATOM, PRODUCT, SUM = 0, 1, 2  # kinds of expression, from the tightest binding to the loosest

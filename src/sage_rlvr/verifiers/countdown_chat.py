@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import MAX_LENGTH, Parsed, parse
+from sage_rlvr.verifiers.verdict import Verdict
 
 OPERATORS = "+-*/"
 _SPELLED = str.maketrans(

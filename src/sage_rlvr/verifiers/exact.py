@@ -15,7 +15,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.verdict import Verdict
 
 MAX_DIGITS = 300  # characters of a number that is read: int() raises above 4,300 digits
 _DROP = re.compile(r"\s|\$|\\[!,;:]|\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\^\{?\\circ\}?")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.verdict import Verdict
 
 Signature = Literal["trl", "verl", "verifiers", "row"]
 SIGNATURES: dict[Signature, str] = {

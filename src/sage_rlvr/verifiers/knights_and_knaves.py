@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.verdict import Verdict
 
 Rule = Literal["published", "strict"]
 HEADING = "CONCLUSION:"

@@ -20,7 +20,6 @@ from latex2sympy2_extended import normalize_latex
 from math_verify import ExprExtractionConfig, parse
 from sympy import Expr, Mul, N, Rational, UnevaluatedExpr
 
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers import quantities as read
 from sage_rlvr.verifiers.algebra import (
     CONFIG,
@@ -49,6 +48,7 @@ from sage_rlvr.verifiers.answers import (
 )
 from sage_rlvr.verifiers.style import unknown
 from sage_rlvr.verifiers.units import has_text, measured, radians, summed
+from sage_rlvr.verifiers.verdict import Verdict
 
 _LEVELS = 3  # how often an answer may be parted into answers
 _MOST_PARTS = 12  # sides of an equation, terms of a ratio, parts of a list that are held against each other

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import PendingComparison, prepare
+from sage_rlvr.verifiers.verdict import Verdict
 
 MATH = "sage_rlvr.verifiers.math:verify_math"
 LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
@@ -64,7 +64,7 @@ def _read(stream: BinaryIO) -> Any:
 def _limit_memory(memory_mb: int) -> None:
     """Cap the address space of this process; a system without such a limit (Windows, macOS) is left as it is."""
     with suppress(ImportError, ValueError, OSError):
-        import resource
+        import resource  # Unix only
 
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         most = memory_mb << 20

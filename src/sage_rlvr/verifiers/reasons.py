@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sage_rlvr.errors import UNJUDGED
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import bare, extract
+from sage_rlvr.verifiers.verdict import Verdict
 
 HALF = 0.5
 LOOKED = 200  # texts at most that are searched at other places

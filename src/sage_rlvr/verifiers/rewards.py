@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import AnswerPlace, bare, extract, span_of, spelling
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words, watch_here
+from sage_rlvr.verifiers.verdict import Verdict
 
 COLUMNS = ("answer", "solution", "ground_truth")
 REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}

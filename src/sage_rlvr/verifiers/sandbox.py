@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.sandbox_child import LONG, MACHINES, STILL
+from sage_rlvr.verifiers.verdict import Verdict
 
 PROGRAMS = "sage_rlvr.verifiers.sandbox:judge"
 """The function of a `Pool` that judges programs: `Pool(function=PROGRAMS)`."""

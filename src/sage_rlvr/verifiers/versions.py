@@ -34,9 +34,9 @@ _LIMITS = {
     "exact": (f"{_HERE}.exact:MAX_DIGITS",),
     "countdown": (f"{_HERE}.countdown:MAX_LENGTH",),
     "countdown_chat": (f"{_HERE}.countdown:MAX_LENGTH",),
-    "countdown_steps": ("sage_rlvr.tasks.countdown.steps:LONGEST",),
+    "countdown_steps": (),  # its task hands it on: the core knows no module of contrib
     "knights_and_knaves": (f"{_HERE}.knights_and_knaves:MAX_COMPLETION",),
-    "word_problems": (),  # its task hands it on: the core knows no module of contrib
+    "word_problems": (),  # as countdown_steps
     "repair": (f"{_HERE}.sandbox:MEMORY_MB", *(f"{_HERE}.sandbox_child:{name}" for name in ("SAID", "LONG", "GRACE"))),
     "reasoning_gym": (f"{_HERE}.style:LONGEST",),
 }
@@ -48,11 +48,13 @@ def version_hash(verifier: str, **settings: Any) -> str:
     """NAME-vVERSION-HASH, such as "math-v1-3fa9c2d0b1e4f567": a verifier of `VERSIONS` under these settings, as sample stores and
     model cards record it.
 
-    settings: what a caller sets that decides a verdict, such as seconds and where the answer is read, as JSON can carry it. The
-    verifier's own limits are added, and of "math" the releases of its libraries. KeyError for a name without a version.
+    settings: what a caller sets that decides a verdict, such as seconds and where the answer is read, as JSON can carry it; limits:
+    those of a verifier of contrib. The verifier's own limits are added behind them, and of "math" the releases of its libraries.
+    KeyError for a name without a version.
     """
     places = (place.partition(":") for place in _LIMITS[verifier])
-    settings["limits"] = [getattr(importlib.import_module(module), name) for module, _, name in places]
+    limits = [getattr(importlib.import_module(module), name) for module, _, name in places]
+    settings["limits"] = [*settings.get("limits", ()), *limits]
     if verifier == "math":
         settings["libraries"] = math_libraries()
     text = json.dumps(settings, sort_keys=True, default=str)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sage_rlvr.cli import app as cli
 from sage_rlvr.contrib.audit import AuditReport, Check, _audited, audit
+from sage_rlvr.contrib.audit.reference_parser import second_opinion
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.countdown import Countdown, Problem, split_of, verify
-from sage_rlvr.tasks.countdown.second import second_opinion
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import judge, parse
 
@@ -60,7 +60,7 @@ def test_the_guess_floor_by_hand(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_problem_in_two_splits_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sage_rlvr.tasks.countdown.audit.split_of", lambda p: "train" if p.target == 5 else split_of(p))
+    monkeypatch.setattr("sage_rlvr.contrib.audit.countdown.split_of", lambda p: "train" if p.target == 5 else split_of(p))
     check = named(audit_countdown("leaky", SMALL, 4, SIZES), "problems that stand in one split")
     assert not check.passed and all(row.problem_id.endswith("=5") for row in check.rows)
 
@@ -92,7 +92,7 @@ def test_two_verifiers_give_one_verdict_on_any_text(text: str):
 
 
 def test_the_verb(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sage_rlvr.tasks.countdown.audit.SIZES", (5, 1, 50))
+    monkeypatch.setattr("sage_rlvr.contrib.audit.countdown.SIZES", (5, 1, 50))
     for word, code in (("countdown:countdown-3", 0), ("countdown:mine", 2)):
         with pytest.raises(SystemExit) as done:
             cli.main(["audit", word])

@@ -13,9 +13,9 @@ import pytest
 from command import call as command
 from command import said as output
 from sage_rlvr.contrib.audit import audit_reward, audit_reward_on_pairs, lines_of, rewards
+from sage_rlvr.contrib.audit.mathematics import equal_answers
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.tasks.jsonl import _judge
-from sage_rlvr.tasks.math_audit import equal_answers
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.foreign import RewardCall, call, lacking, signature_of
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sage_rlvr.contrib.methods.adaptive_entropy import AdaptiveEntropy
 from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.core import Batch, Signals, credit, objective
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
-from sage_rlvr.core.token_weights.base import covariance
+from sage_rlvr.core.extras import EntropyBonus
+from sage_rlvr.core.extras.tokens.base import covariance
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS, no_kl
 

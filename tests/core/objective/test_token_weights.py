@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from lab.theory.utility import SHARES, axes, has_axes, same_objectives
+from sage_rlvr.contrib.methods.adaptive_entropy import AdaptiveEntropy
 from sage_rlvr.contrib.methods.cispo import Cispo
 from sage_rlvr.contrib.methods.clip_cov import ClipCov, KlCov
 from sage_rlvr.contrib.methods.eapo import Eapo, eapo
@@ -25,13 +26,16 @@ from sage_rlvr.contrib.methods.shaped_entropy import ShapedEntropy
 from sage_rlvr.contrib.methods.steer import Steer, steer
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import Key, Signals, advantages_of
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
-from sage_rlvr.core.token_weights import PlaceboWeight, entropy_drift
+from sage_rlvr.core.extras import EntropyBonus, PlaceboWeight, TokenWeight, entropy_drift, weights_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, no_kl, rloo
-from sage_rlvr.testing import check_token_weight
+from sage_rlvr.testing import check_extra
 
 # ---- token weights
+
+
+def of(weight: TokenWeight, signals: Signals, step: int = 0, key: Key | None = None) -> torch.Tensor:
+    return weights_of(weight, signals, step, 9, key or Key(0))[0]
 
 
 def signals_of(probs: list[float], entropies: list[float], advantage: float = 1.0) -> Signals:
@@ -55,7 +59,7 @@ def signals_of(probs: list[float], entropies: list[float], advantage: float = 1.
 )
 def test_steer_by_hand(weight, wanted):
     """pi = (.7, .2, .1), H = .801819, each token of it sampled once."""
-    assert weight(signals_of([0.7, 0.2, 0.1], [0.801819] * 3))[0].tolist() == pytest.approx(wanted, abs=1e-5)
+    assert of(weight, signals_of([0.7, 0.2, 0.1], [0.801819] * 3))[0].tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_the_exact_form_is_the_change_of_entropy():
@@ -79,15 +83,15 @@ def test_the_exact_form_is_the_change_of_entropy():
 
 def test_high_entropy_keeps_the_share_it_says():
     signals = signals_of([0.5] * 10, [0.1, 0.9, 0.2, 0.3, 0.8, 0.1, 0.4, 0.2, 0.3, 0.1])
-    assert HighEntropy()(signals)[0].nonzero().flatten().tolist() == [1, 4]
-    assert bool((HighEntropy(1.0)(signals) == 1).all())
+    assert of(HighEntropy(), signals)[0].nonzero().flatten().tolist() == [1, 4]
+    assert bool((of(HighEntropy(1.0), signals) == 1).all())
 
 
 @pytest.mark.parametrize(
     "entropy, advantage, wanted", [(2, 1, 1.5), (2, -1, -0.5), (0.5, 1, 1.2), (0.5, -1, -0.8), (2, 0, 0)]
 )
 def test_shaped_entropy_by_hand(entropy: float, advantage: float, wanted: float):
-    weight = ShapedEntropy()(signals_of([0.5], [float(entropy)], float(advantage)))
+    weight = of(ShapedEntropy(), signals_of([0.5], [float(entropy)], float(advantage)))
     assert float(weight[0, 0] * advantage) == pytest.approx(wanted)
 
 
@@ -97,12 +101,12 @@ def test_shaped_entropy_by_hand(entropy: float, advantage: float, wanted: float)
 @pytest.mark.parametrize("advantage, wanted", [(2.0, [0.4, 1.6]), (-0.5, [1.6, 0.4]), (0.0, [1.0, 1.0])])
 def test_eapo_by_hand(advantage: float, wanted: list[float]):
     """Two tokens are the ends of the scale, h = (0, 1) beyond their quantiles: r = (1, 4) of mean 2.5, or (1, 1/4) of mean 5/8."""
-    assert Eapo()(signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == pytest.approx(wanted)
-    assert Eapo(0.0)(signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == [1, 1]
+    assert of(Eapo(), signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == pytest.approx(wanted)
+    assert of(Eapo(0.0), signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == [1, 1]
 
 
 def test_eapo_of_constant_entropies_is_no_weight():
-    assert bool((Eapo()(signals_of([0.5] * 4, [0.7] * 4)) == 1).all())
+    assert bool((of(Eapo(), signals_of([0.5] * 4, [0.7] * 4)) == 1).all())
 
 
 def test_eapo_scales_by_the_quantiles_of_the_whole_rollout():
@@ -112,7 +116,7 @@ def test_eapo_scales_by_the_quantiles_of_the_whole_rollout():
         -entropies, None, entropies.isfinite(), torch.arange(2), entropies=entropies, advantages=torch.tensor([1.0, -1.0])
     )  # fmt: skip
     raw = [4 ** min(max((h - 0.1) / 0.8, 0), 1) for h in entropies[0].tolist()]
-    assert Eapo()(signals)[0].tolist() == pytest.approx([6 * r / sum(raw) for r in raw], rel=1e-5)
+    assert of(Eapo(), signals)[0].tolist() == pytest.approx([6 * r / sum(raw) for r in raw], rel=1e-5)
 
 
 def eapo_batch() -> Signals:
@@ -126,7 +130,7 @@ def test_eapo_as_the_authors_code_computes_it():
     """Printed by normalize_token_entropies and eapo_token_advantages of wgcyeo/EAPO, src/trainers/eapo_trainer.py at cd9885c."""
     wanted = [[0.6250, 2.4779, 1.0689, 1.8282], [-0.5255, -0.6935, -0.2810, 0.0], [-1.0, 0.0, 0.0, 0.0], [0.0] * 4]
     signals = eapo_batch()
-    found = torch.where(signals.mask, signals.advantages[:, None] * Eapo()(signals), 0.0)
+    found = torch.where(signals.mask, signals.advantages[:, None] * of(Eapo(), signals), 0.0)
     assert found.tolist() == [pytest.approx(row, abs=6e-5) for row in wanted]
 
 
@@ -134,18 +138,18 @@ def test_eapo_as_the_authors_code_computes_it():
 def test_the_mean_advantage_of_a_completion_stays(kappa: float):
     """At a kappa that would overflow without the row's largest power too; padding counts nowhere."""
     signals = eapo_batch()
-    weights = torch.where(signals.mask, Eapo(kappa)(signals), 0.0)
+    weights = torch.where(signals.mask, of(Eapo(kappa), signals), 0.0)
     assert (weights.sum(1) / signals.mask.sum(1)).tolist() == pytest.approx([1.0] * 4, rel=1e-5)
     other = replace(signals, entropies=torch.where(signals.mask, signals.entropies, math.nan))
-    assert torch.equal(Eapo(kappa)(signals)[signals.mask], Eapo(kappa)(other)[signals.mask])
+    assert torch.equal(of(Eapo(kappa), signals)[signals.mask], of(Eapo(kappa), other)[signals.mask])
 
 
 def test_kappa_decays_to_no_weight():
     part = Eapo(decay_steps=4)
-    assert [part.at(step, 100).kappa / math.log(4) for step in (0, 1, 3, 4, 9)] == pytest.approx([1, 0.75, 0.25, 0, 0])
-    assert Eapo().at(9, 10) == Eapo()
+    assert [part.kappa_at(step) / math.log(4) for step in (0, 1, 3, 4, 9)] == pytest.approx([1, 0.75, 0.25, 0, 0])
+    assert Eapo().kappa_at(9) == Eapo().kappa
     method, signals, rewards = eapo(decay_steps=4), eapo_batch(), torch.tensor([[1.0, 0.0, 0.0, 1.0]])
-    late, plain = (advantages_of(m, rewards, signals, step=4, total_steps=9) for m in (method, replace(method, token_weight=None)))
+    late, plain = (advantages_of(m, rewards, signals, step=4, total_steps=9) for m in (method, replace(method, extras=())))
     assert torch.equal(late, plain[:, None].expand(4, 4))
     halfway = advantages_of(method, rewards, signals, step=2, total_steps=9)
     assert torch.allclose(halfway, advantages_of(eapo(kappa=math.log(2)), rewards, signals))
@@ -160,21 +164,21 @@ def test_kappa_decays_to_no_weight():
 def test_a_placebo_keeps_each_completions_weights_and_not_their_places(weight):
     signals = eapo_batch()
     drawn = [(step, Key(3)) for step in range(40)]
-    plain = [weight(signals, *(at if getattr(weight, "random", False) else ())) for at in drawn]
-    found = [PlaceboWeight(weight)(signals, *at) for at in drawn]
+    plain = [of(weight, signals, *at) for at in drawn]
+    found = [of(PlaceboWeight(weight), signals, *at) for at in drawn]
     for one, other in zip(plain, found, strict=True):
         for row in range(4):
             kept = signals.mask[row]
             assert sorted(one[row][kept].tolist()) == sorted(other[row][kept].tolist())
-    assert torch.equal(found[7], PlaceboWeight(weight)(signals, 7, Key(3)))
+    assert torch.equal(found[7], of(PlaceboWeight(weight), signals, 7, Key(3)))
     assert any(not torch.equal(one, other) for one, other in zip(plain, found, strict=True))
 
 
 def test_a_placebo_draws_every_order_alike():
     """Each of the six orders of three tokens in about a sixth of the draws, so each token has the mean weight, 1 of EAPO."""
     signals = eapo_batch()
-    part, wanted = PlaceboWeight(Eapo()), Eapo()(signals)[1, :3].tolist()
-    draws = torch.stack([part(signals, step, Key(0))[1, :3] for step in range(3000)])
+    part, wanted = PlaceboWeight(Eapo()), of(Eapo(), signals)[1, :3].tolist()
+    draws = torch.stack([of(part, signals, step)[1, :3] for step in range(3000)])
     for order in itertools.permutations(wanted):
         share = (draws == torch.tensor(order)).all(dim=1).float().mean()
         assert float(share) == pytest.approx(1 / 6, abs=0.035)
@@ -187,23 +191,23 @@ def test_neither_padding_nor_the_order_of_rows_moves_a_placebo():
     wide = Signals(
         old, None, pad(signals.mask, (2, 1)), signals.row_ids, entropies=entropies, advantages=signals.advantages
     )  # fmt: skip
-    found = part(signals, 5, Key(1))
-    assert torch.allclose(part(wide, 5, Key(1))[:, 2:6][signals.mask], found[signals.mask], atol=1e-6)
+    found = of(part, signals, 5, Key(1))
+    assert torch.allclose(of(part, wide, 5, Key(1))[:, 2:6][signals.mask], found[signals.mask], atol=1e-6)
     rows = torch.tensor([2, 0, 3, 1])
     turned = signals.take(rows, signals.row_ids[rows])
-    assert torch.allclose(part(turned, 5, Key(1))[turned.mask], found[rows][turned.mask], atol=1e-6)
+    assert torch.allclose(of(part, turned, 5, Key(1))[turned.mask], found[rows][turned.mask], atol=1e-6)
 
 
 def test_a_placebo_follows_the_schedule_of_its_weight():
-    part = PlaceboWeight(Eapo(decay_steps=4))
-    assert part.at(2, 9) == PlaceboWeight(Eapo(math.log(4) / 2)) and PlaceboWeight(Steer()).at(2, 9) == PlaceboWeight(Steer())
+    part, signals = PlaceboWeight(Eapo(decay_steps=4)), eapo_batch()
+    assert torch.equal(of(part, signals, 2), of(PlaceboWeight(Eapo(math.log(4) / 2)), signals, 2))
     assert part.needs == {"advantages", "entropies"} and "permuted over the tokens of its completion" in part.equation
 
 
 @pytest.mark.parametrize("weight", [Eapo(), Eapo(0.5, 7), PlaceboWeight(Eapo()), PlaceboWeight(HighEntropy())], ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_laws_of_the_new_weights(weight, seed: int):
-    check_token_weight(weight, seed)
+    check_extra(weight, seed)
 
 
 def test_clip_cov_leaves_out_tokens_of_its_window_alone():
@@ -212,12 +216,17 @@ def test_clip_cov_leaves_out_tokens_of_its_window_alone():
         torch.tensor([[-0.1, -2.0], [-0.1, -2.0]]), None, torch.ones(2, 2, dtype=torch.bool), torch.arange(2),
         advantages=torch.tensor([1.0, -1.0]),
     )  # fmt: skip
-    both = ClipCov(0.5, 0.9, 1.0)(signals, 0, Key(1))
+    both = of(ClipCov(0.5, 0.9, 1.0), signals, 0, Key(1))
     assert both.tolist() == [[0, 1], [1, 0]]
-    one = [ClipCov(0.01, 0.9, 1.0)(signals, step, Key(1)) for step in range(30)]
+    one = [of(ClipCov(0.01, 0.9, 1.0), signals, step, Key(1)) for step in range(30)]
     assert {tuple(w.flatten().tolist()) for w in one} == {(0, 1, 1, 1), (1, 1, 1, 0)}, "one token, drawn anew each step"
-    assert torch.equal(one[3], ClipCov(0.01, 0.9, 1.0)(signals, 3, Key(1)))
-    assert bool((ClipCov(0.5, 1.0, 5.0)(signals, 0, Key(1)) == 1).all())
+    assert torch.equal(one[3], of(ClipCov(0.01, 0.9, 1.0), signals, 3, Key(1)))
+    assert bool((of(ClipCov(0.5, 1.0, 5.0), signals, 0, Key(1)) == 1).all())
+
+
+def test_a_method_has_one_token_weight():
+    with pytest.raises(ConfigError, match="Steer is there twice, or another token weight: keep one of the two"):
+        replace(steer(), extras=(Steer(), Eapo()))
 
 
 def test_a_weight_that_draws_asks_for_the_key():
@@ -232,7 +241,7 @@ def test_a_neutral_weight_is_no_weight():
     two = replace(signals, mask=torch.ones(1, 2, dtype=torch.bool))
     rewards = torch.tensor([[1.0]])
     method = replace(steer(min_weight=1.0), advantage=METHODS["dr_grpo"]().advantage)
-    plain = replace(method, token_weight=None)
+    plain = replace(method, extras=())
     assert torch.equal(advantages_of(method, rewards, two), advantages_of(plain, rewards, two)[:, None].expand(1, 2))
 
 

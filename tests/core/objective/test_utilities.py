@@ -253,7 +253,7 @@ def test_maxrl_keeps_the_weight_of_a_kl():
     """As P -> 1 its force is that of log P whole, and Dr. GRPO's (G - 1)/G of P: only the latter shrinks beta with it."""
     for q, share in ((1.0, 1.0), (0.0, 7 / 8)):
         assert slope(PowerNormalized(q), 1 - 1e-5, 8) == pytest.approx(share, abs=1e-4)
-        assert kl_share(maxrl(q=q), 8) == share
+        assert kl_share(maxrl(q=q).advantage, 8) == share
 
 
 def test_distinct_pays_what_companions_do_not_give():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.contrib.replay.rft import Likelihood
-from sage_rlvr.core.buffers import Answers
+from sage_rlvr.core.extras.replay.answers import Answers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
@@ -35,7 +35,7 @@ REPLAY = "{name: replay, weight: 0.5, prompts: 8, draw: any}"
 DPH = "{name: dph, weight: 0.5, base: 6, base_prompts: 30, prompts: 8}"
 COMPOSED = (
     "{name: compose, beta: 0.05, advantage: leave_one_out, reduction: {name: fixed_budget}, "
-    "buffer: {name: likelihood, weight: 0.3, draw: hard, take: 2, answers: 3, prompts: 8, evict: commonest}}"
+    "extras: [{name: likelihood, weight: 0.3, draw: hard, take: 2, answers: 3, prompts: 8, evict: commonest}]}"
 )
 
 
@@ -218,7 +218,7 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
 def test_replay_alone_stores_the_advantages_of_rewards(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, real = [], memory.credit
     monkeypatch.setattr(memory, "credit", lambda *args, **named: (asked.append(named), real(*args, **named))[1])
-    method = "{name: compose, beta: 0.0, buffer: {name: replay, alone: true, prompts: 8}}"
+    method = "{name: compose, beta: 0.0, extras: [{name: replay, alone: true, prompts: 8}]}"
     loop = build(config_of(write_recipe(method), ("rollout.prompts_per_step", "20")))
     assert [train_step(loop, step)["replay/rows"] > 0 for step in (0, 1)] == [False, True]
     assert set(memory.stored(loop).advantage.tolist()) > {0.0} or len(set(memory.stored(loop).advantage.tolist())) > 1
@@ -300,12 +300,12 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
     assert "all right answers that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.setattr(memory, "Enumerable", Environment)  # as if it listed none
-    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown cannot list its correct completions .*as a file"):
+    with pytest.raises(ConfigError, match=r"Likelihood: oracle: countdown cannot list its correct completions .*as a file"):
         memory.fill(loop)
 
 
 def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
-    with pytest.raises(ConfigError, match=r"buffer\.file = '.*nowhere\.jsonl': no such file"):
+    with pytest.raises(ConfigError, match=r"Likelihood: file = '.*nowhere\.jsonl': no such file"):
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))
 
 

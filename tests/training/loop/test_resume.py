@@ -169,7 +169,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         rows = [row["extra/adaptive_entropy/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
     if method == ERANK:
-        assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
+        assert min(row["extra/erank/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
     if method == RLPR:
         assert load_file(kept)["rollout.StdFilter.steps"] == 12
         dropped = [row["rollout/missing_groups_frac"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]

@@ -233,7 +233,7 @@ def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> Non
     drawn = draw_groups(loop, 1)
     assert all(part.answers is not None and part.answers.shape == part.rewards.shape for part in drawn.groups)
     assert train_step(loop, 1)["rollout/second_stage"] == 9
-    recipe = "{name: compose, beta: 0.0, rollout_plan: dars, buffer: {name: likelihood, alone: false, weight: 0.5, prompts: 4}}"
+    recipe = "{name: compose, beta: 0.0, rollout_plan: dars, extras: [{name: likelihood, weight: 0.5, prompts: 4}]}"
     loop = make(recipe)
     assert loop.method.buffer == buffer
     drawn = draw_groups(with_plan(loop, Given(more=(6, 6, 6, 6))), 1)

@@ -20,6 +20,7 @@ from sage_rlvr.core import (
     Linear,
     Method,
     Signals,
+    TokenWeight,
 )
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.guides import Branch, Token
@@ -35,14 +36,15 @@ PLAIN_SGD = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 0.05}
 
 
 @dataclass(frozen=True)
-class Uncertain:
+class Uncertain(TokenWeight):
     """A token weight: 1 + H, and 1.5 more where the policy is far from the reference."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropies", "ref_logps"})
+    equation: ClassVar[str] = "1 + H + 1.5 [|log pi_old - log pi_ref| > 0.05]"
 
-    def __call__(self, signals: Signals) -> Tensor:
+    def token_weights(self, signals: Signals, *more: Any) -> tuple[Tensor, Any]:
         away = (signals.old_logps - signals.require("ref_logps", "Uncertain")).abs() > 0.05
-        return 1.0 + signals.require("entropies", "Uncertain") + 1.5 * away
+        return 1.0 + signals.require("entropies", "Uncertain") + 1.5 * away, more[-1]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ REPLAYED: dict[str, Method] = {
     "dapo, branch in the reward": sage(k1(overlong), BRANCH),
     "beta falls": sage(grpo(beta=Linear(0.6, 0.1)), BRANCH),
     "beta rises": rloo(beta=Linear(0.0, 0.6)),
-    "token weight": replace(sage(grpo(beta=0.3), BRANCH), token_weight=Uncertain()),
+    "token weight": replace(sage(grpo(beta=0.3), BRANCH), extras=(Uncertain(),)),
     "grpo, kept groups": replace(sage(grpo(beta=0.3), BOTH), rollout=DynamicSampling(1)),
     "dr_grpo, kept groups": replace(dr_grpo(beta=0.3), rollout=DynamicSampling(0)),
     "bnpo, kept groups": replace(bnpo(beta=0.3), rollout=DynamicSampling(0)),

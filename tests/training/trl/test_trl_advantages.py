@@ -149,7 +149,7 @@ def test_a_scored_rollout_adds_one_forward_where_trl_has_none(layout: str, metho
         trainer, calls = build(tiny_policy, args, cls, **more), []
         trainer.model.register_forward_pre_hook(lambda *_: calls.append(1))
         trainer.train()
-        ranks.extend(line["token_weight/rank"] for line in trainer.state.log_history if "token_weight/rank" in line)
+        ranks.extend(line["extra/erank/rank"] for line in trainer.state.log_history if "extra/erank/rank" in line)
         return len(calls)
 
     rollouts, ranks = {"plain": 3, "moves: both": 0}[layout], list[float]()

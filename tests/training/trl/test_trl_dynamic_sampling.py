@@ -171,7 +171,7 @@ def test_a_running_state_is_in_the_checkpoint(layout: str, tiny_policy: Path, tm
     assert kept["advantage.Remembered.steps"] == rollouts
     logged = [line["advantage/mean"] for line in whole.state.log_history if "advantage/mean" in line]
     assert len(set(logged)) > 1
-    with pytest.raises(CheckpointError, match=r"state of advantage Remembered .* this method needs that of token_weight Tiring"):
+    with pytest.raises(CheckpointError, match=r"state of advantage Remembered .* this method needs that of extra/tiring Tiring"):
         run("other", replace(method, advantage=grpo().advantage), resume_from_checkpoint=str(folder))
     (folder / "sage_parts.safetensors").unlink()
     with pytest.raises(CheckpointError, match="running state of no part"):

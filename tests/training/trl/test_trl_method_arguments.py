@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from sage_rlvr.core import (
     Linear,
     Method,
     Signals,
+    TokenWeight,
 )
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.surrogates import Clip
@@ -65,13 +66,14 @@ def test_the_arguments_of_the_methods_by_hand():
 
 
 @dataclass(frozen=True)
-class Reads:
+class Reads(TokenWeight):
     """A token weight of 1 that reads one signal."""
 
     needs: frozenset[str]
+    equation: ClassVar[str] = "1"
 
-    def __call__(self, signals: Signals) -> Tensor:
-        return torch.ones_like(signals.old_logps)
+    def token_weights(self, signals: Signals, *more: Any) -> tuple[Tensor, Any]:
+        return torch.ones_like(signals.old_logps), more[-1]
 
 
 OFF = replace(grpo().anchor, beta=0.0)
@@ -82,8 +84,8 @@ IMPOSSIBLE = {
     "divergence = reverse": grpo(estimator="exact", divergence="reverse"),
     "divergence = alpha": grpo(estimator="exact", divergence="alpha"),
     "surrogate.dual = 1.1": replace(grpo(), surrogate=Clip(0.2, 0.28, 1.1)),
-    "reads ref_entropies": replace(grpo(), token_weight=Reads(frozenset({"ref_entropies"}))),
-    "reads a reference without a KL term": replace(no_kl(), anchor=OFF, token_weight=Reads(frozenset({"ref_logps"}))),
+    "reads ref_entropies": replace(grpo(), extras=(Reads(frozenset({"ref_entropies"})),)),
+    "reads a reference without a KL term": replace(no_kl(), anchor=OFF, extras=(Reads(frozenset({"ref_logps"})),)),
 }
 
 

@@ -77,7 +77,7 @@ def test_rewards_are_the_policys_and_the_first_weights_are_kept(tiny_policy: Pat
 def test_the_filters_mean_is_in_the_checkpoint(tiny_policy: Path, tmp_path: Path) -> None:
     plan = StdFilter(0.9, skip=0, collect=1, max_refills=0)
     source = rlpr(debias="none", given=0.5).reward_source
-    method = compose(beta=0.0, reward_source=source, rollout_plan=plan)
+    method = compose(beta=0.0, extras=(source,), rollout_plan=plan)
 
     def run(name: str, **more: Any) -> Any:
         options = grpo_config(method) | {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}

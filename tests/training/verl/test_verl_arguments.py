@@ -23,9 +23,10 @@ import sage_rlvr.training.verl as verl_package
 from sage_rlvr import verl as entry
 from sage_rlvr.cli.app import main as cli
 from sage_rlvr.config import TrainConfig, dump, load_config
+from sage_rlvr.contrib.methods.adaptive_entropy import adaptive_entropy
 from sage_rlvr.core.guides import Branch, Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
-from sage_rlvr.methods import adaptive_entropy, grpo, sage
+from sage_rlvr.methods import grpo, sage
 from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.tasks.base import NO_ANSWER, Task, problems_of

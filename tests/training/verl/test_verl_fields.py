@@ -60,9 +60,9 @@ REFUSED = {
     **{name: "method.surrogate" for name in ("cispo", "gspo", "pacs", "pacs_paper")},
     **{name: "method.rollout" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_marginal_value")},
     **{name: "answers" for name in ("distinct", "distinct_log", "distinct_placebo", "outcome_counts", "outcome_repeats")},
-    **{name: "method.buffer" for name in ("dph", "expert_iteration", "nll_correct", "replay", "rft", "sft_oracle")},
-    **{name: "method.buffer" for name in ("remax", "remax_placebo", "redr", "redr_placebo")},
-    **{name: "method.reward_source" for name in ("rlpr", "verifree")},
+    **{name: "method.extras" for name in ("dph", "expert_iteration", "nll_correct", "replay", "rft", "sft_oracle")},
+    **{name: "method.extras" for name in ("remax", "remax_placebo", "redr", "redr_placebo")},
+    **{name: "method.extras" for name in ("rlpr", "verifree")},
     **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "erank": "hidden"},
 }
 

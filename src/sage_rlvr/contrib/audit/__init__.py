@@ -1,14 +1,15 @@
 r"""Audits of a verifier on a task before training: the rewards of known-correct and known-wrong answers.
 
-The audit of a task is in this file, rewards.py audits a reward function of another library (its worker.py runs the function).
-pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv), peers.py compares other libraries' rules on them, and
-pages.py prints audits.
+The audit of a task is in this file; mathematics.py, countdown.py and countdown_chat.py have the cases of the tasks of the core
+(reference_parser.py is their second verifier). rewards.py audits a reward function of another library (its worker.py runs the
+function). pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv), peers.py compares other libraries' rules on
+them, and pages.py prints audits.
 
     ceiling       share of problems on which a perfect answer is right: the most that any policy can score
     false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing
     guess floor   share of problems that k guesses hit: what pass@k shows of a policy that knows nothing
 
-One audit for every task: the task names its cases (`audit_cases`), and one that names none is asked what can be asked of any.
+One audit for every task: a task may name its cases (`audit_cases`); `OWN` has those of the core; any other gets the usual ones.
 Checks with a bar must reach 99 %. Rows are named by id with a reason; no text of a problem and no gold is printed.
 """
 
@@ -18,19 +19,24 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from sage_rlvr.contrib.audit import countdown, countdown_chat, mathematics
+from sage_rlvr.contrib.audit.mathematics import wrong_answers
 from sage_rlvr.contrib.audit.pages import lines_of, page_of, verify_lines, write_page
 from sage_rlvr.contrib.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks.abilities import Audited, Enumerable
+from sage_rlvr.tasks.abilities import Audited, Enumerable, WithAnswer
 from sage_rlvr.tasks.base import Task, verdicts
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, duplicates
+from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.math import SETS, MathTask
-from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.verifiers.answers import AnswerPlace
 
+OWN: dict[type[Task], Any] = {MathTask: mathematics, Countdown: countdown, CountdownChat: countdown_chat}
+"""Class of a task -> the module of its audit: `cases(task, k)` and `head(task)`, the latter what they look at in a line."""
 PAIRS = "pairs"
 NAMES = (
     *SETS,
@@ -76,16 +82,26 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
-    cases = task.audit_cases(k, **options) if isinstance(task, Audited) else _usual(task, k)
+    cases, head = _cases(task, k, options)
     judge = partial(verdicts, task)
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
-    return AuditReport(name, task.audited(**options), tuple(checks))
+    return AuditReport(name, head, tuple(checks))
+
+
+def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case | Check], str]:
+    """The checks, and what they look at in a line: the task's own, else this package's for its class, else those of any task."""
+    if isinstance(task, Audited):
+        return task.audit_cases(k, **options), task.audited(**options)
+    for kind, module in OWN.items():
+        if isinstance(task, kind):
+            return module.cases(task, k, **options), module.head(task, **options)
+    return _usual(task, k), task.audited()
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
     problems = list(task.problems("test"))
-    golds = [(p, str(gold)) for p in problems if (gold := getattr(p, "answer", ""))]
+    golds = [(p, str(gold)) for p in problems if isinstance(p, WithAnswer) and (gold := p.answer)]
     if golds:
         yield Case("gold right against itself, alone or boxed", golds, judge=partial(_alone_or_boxed, task))
         others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]

@@ -59,6 +59,8 @@ class Samples(Command):
     """First create the store from a file of --to-parquet."""
 
     def execute(self, session: Session) -> int:
+        """Import or export as the options say, then print the report of the store. Returns 0; raises DataError for a damaged
+        file."""
         from sage_rlvr.evaluation.sample_report import pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
@@ -91,7 +93,7 @@ class Samples(Command):
         elif given := self.changed("model", "filter", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
         if self.from_parquet is not None:
-            from sage_rlvr.evaluation.store.archive import from_parquet  # pyarrow
+            from sage_rlvr.contrib.io.archive import from_parquet  # pyarrow
 
             session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
 
@@ -102,7 +104,7 @@ class Samples(Command):
             docs = _docs_of(self.docs) if self.docs is not None else _docs_known(store)
             session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
         if self.to_parquet is not None:
-            from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
+            from sage_rlvr.contrib.io.archive import to_parquet  # pyarrow
 
             session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
 
@@ -123,6 +125,7 @@ class ShowSamples(Command):
     """Only samples with this verdict."""
 
     def execute(self, session: Session) -> int:
+        """Print samples of the store in full. Returns 0; raises DataError where the folder is no sample store."""
         from sage_rlvr.evaluation.sample_text import sample_lines
         from sage_rlvr.evaluation.store import SampleStore
 

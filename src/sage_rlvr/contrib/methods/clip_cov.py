@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.extras.base import EXTRAS, Extra, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight, covariance
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, covariance
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 from sage_rlvr.training.engines import Refuses, declare
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class ClipCov:
+class ClipCov(TokenWeight):
     """w_t = 0 at `share` of all tokens, drawn at random among those with low < cov_t < high, else 1 (arXiv 2505.22617, Eq. 10).
 
     cov_t = (A_t - mean A)(log pi_t - mean log pi), means over the tokens of the rollout. At least one token is left out where
@@ -63,16 +63,18 @@ class ClipCov:
 
     legend: ClassVar[str] = "cov_t = (A - mean A)(log pi_old - mean log pi_old)"
 
-    def __call__(self, signals: Signals, step: int, key: Key) -> PerToken:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         mask = signals.mask
         found = covariance(signals)
         window = mask & (found > self.low) & (found < self.high)
         wanted = min(max(1, int(self.share * int(mask.sum()))), int(window.sum()))
         if not wanted:
-            return mask.float()
+            return mask.float(), state
         order = torch.where(window, key.uniform(step, "clip_cov", signals.row_ids, signals.positions), torch.inf)
         last = order.flatten().kthvalue(wanted).values
-        return (mask & ~(order <= last)).float()
+        return (mask & ~(order <= last)).float(), state
 
 
 @EXTRAS.register
@@ -104,7 +106,7 @@ class KlCov(Extra):
             raise ConfigError(f"KlCov: coefficient = {self.coefficient!r}; set a number >= 0, 1 as released.")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"+ {self.coefficient:g} |log pi - log pi_old| at the {self.share:g} of all tokens with the largest cov_t"
 
     def loss_weights(
@@ -138,7 +140,7 @@ def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anch
     The masked tokens are drawn among those whose log-prob covaries with their advantage: low < cov_t < high.
     """
     weight = ClipCov(share, low, high)
-    return Method("clip_cov", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+    return Method("clip_cov", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), extras=(weight,))
 
 
 @METHODS.register(label="KL-Cov", about="a KL at tokens of high covariance", arxiv="2505.22617")

@@ -7,18 +7,23 @@ Numbers worked out by hand: tests/core/objective/test_token_weights.py.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import torch
+from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight, paid
 from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
@@ -26,9 +31,9 @@ LOW, HIGH = 0.1, 0.9  # quantiles of the rollout's entropies that become h = 0 a
 LOG_4 = math.log(4.0)
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class Eapo:
+class Eapo(TokenWeight):
     """w_t = r_t / mean of r over the completion, r_t = exp(kappa sign(A) h_t) (EAPO, arXiv 2609.33781).
 
     h_t = clip((H_t - lo) / (hi - lo), 0, 1), lo and hi the 10 % and 90 % quantiles of the entropies of all counted tokens of the
@@ -57,26 +62,26 @@ class Eapo:
         falling = "" if self.decay_steps is None else f" max(0, 1 - step/{self.decay_steps})"
         return f"r_t / mean of r over the completion, r_t = exp({self.kappa:g}{falling} sign(A) h_t)"
 
-    def at(self, step: int, total_steps: int) -> Eapo:
-        """With the kappa of that step."""
-        if self.decay_steps is None:
-            return self
-        return replace(self, kappa=self.kappa * max(0.0, 1.0 - step / self.decay_steps), decay_steps=None)
+    def kappa_at(self, step: int) -> float:
+        """kappa at a step."""
+        return self.kappa if self.decay_steps is None else self.kappa * max(0.0, 1.0 - step / self.decay_steps)
 
-    def __call__(self, signals: Signals) -> PerToken:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         mask = signals.mask
         entropies = torch.where(mask, signals.require("entropies", "Eapo").float(), 0.0)
         if not mask.any():
-            return torch.ones_like(entropies)
+            return torch.ones_like(entropies), state
         flat, counted = entropies.reshape(1, -1), mask.reshape(1, -1)
         low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))  # torch.quantile ends at 2^24 tokens
         # 1e-8: where hi = lo, tokens above it have h = 1 and all others h = 0, never 0 / 0
         uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
-        powers = torch.where(mask, self.kappa * paid(signals).sign() * uncertain, -torch.inf)
+        powers = torch.where(mask, self.kappa_at(step) * paid(signals).sign() * uncertain, -torch.inf)
         # the largest power of a row cancels in the ratio; without it a large kappa overflows. A row without tokens has none.
         raw = (powers - powers.amax(dim=1, keepdim=True).clamp(min=-3e38)).exp()
         mean = raw.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.where(mask, raw / mean, 1.0)
+        return torch.where(mask, raw / mean, 1.0), state
 
 
 @METHODS.register(label="EAPO", about="credit by entropy and sign of the advantage", arxiv="2609.33781")
@@ -89,4 +94,4 @@ def eapo(*, kappa: float = LOG_4, decay_steps: int | None = None, **anchor: Unpa
     uncertain tokens, wrong ones blamed at certain tokens. A = GRPO's, clip .2/.28 and no KL, as released.
     """
     weight, clip = Eapo(kappa, decay_steps), Clip(0.2, 0.28)
-    return Method("eapo", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
+    return Method("eapo", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), extras=(weight,))

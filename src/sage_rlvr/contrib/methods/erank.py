@@ -7,6 +7,7 @@ Numbers worked out by hand: tests/core/objective/test_token_weights.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Unpack
 
@@ -14,22 +15,24 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, paid
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.ranks import ranks_of
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 INDICATORS = ("rank", "velocity", "acceleration")
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class ERank:
+class ERank(TokenWeight):
     """A' = A + min(max(Phi, 0), |A| / kappa), Phi = scale [ g tanh(dev rank) + (1 - g) tanh(dev velocity) ] (arXiv 2509.23808).
 
     rank, velocity and acceleration are those of the effective rank of the completion's last hidden states (`core.ranks`);
@@ -77,7 +80,9 @@ class ERank:
         """The running means, float64."""
         return {name: torch.zeros((), dtype=torch.float64) for name in INDICATORS}
 
-    def __call__(self, signals: Signals, state: PartState) -> tuple[PerToken, dict[str, Tensor]]:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
         found = ranks_of(hidden, signals.mask, self.stride, self.last)
         if self.whole_rank and self.last < length:
@@ -117,4 +122,4 @@ def erank(
     tokens.
     """
     weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)
-    return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
+    return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), extras=(weight,))

@@ -7,24 +7,29 @@ Numbers worked out by hand: tests/core/objective/test_token_weights.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import torch
+from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class HighEntropy:
+class HighEntropy(TokenWeight):
     """w_t = 1 at the `share` of the rollout's tokens with the highest entropy, else 0 (arXiv 2506.01939, Eq. 6).
 
     The reduction's divisor stays that of all tokens, as in the paper: the authors' code divides by the kept ones, which is
@@ -48,13 +53,15 @@ class HighEntropy:
     def equation(self) -> str:
         return f"1 at the {self.share:.0%} of tokens with the highest entropy, else 0"
 
-    def __call__(self, signals: Signals) -> PerToken:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         entropies = signals.require("entropies", "HighEntropy").float()
         counted = entropies[signals.mask]
         if not len(counted):
-            return torch.zeros_like(entropies)
+            return torch.zeros_like(entropies), state
         least = counted.topk(math.ceil(self.share * len(counted))).values[-1]
-        return (signals.mask & (entropies >= least)).float()
+        return (signals.mask & (entropies >= least)).float(), state
 
 
 @METHODS.register(label="High-entropy tokens", about="trains the most uncertain tokens", arxiv="2506.01939")
@@ -66,4 +73,4 @@ def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """
     weight = HighEntropy(share)
     clip = Clip(0.2, 0.28, 10.0)
-    return Method("high_entropy", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
+    return Method("high_entropy", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), extras=(weight,))

@@ -45,7 +45,7 @@ class Mara(Extra):
             raise ConfigError(f"Mara: beta = {self.beta!r}; set the beta of the method's KL, a positive number.")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"R (1 + {self.beta:g} (max_right t - t)),  t = log pi_ref(y)"
 
     def dead(self, size: int) -> Dead:

@@ -57,7 +57,7 @@ class OutcomeCounts(Extra):
             )
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
 
     def dead(self, size: int) -> Dead:
@@ -112,7 +112,7 @@ class OutcomeRepeats(Extra):
         _check("OutcomeRepeats", "weight", self.weight, self.bonus_on)
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         share = f"{self.weight:g}{' R' if self.bonus_on == 'correct' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 

@@ -43,7 +43,7 @@ class RightEntropy(Extra):
             raise ConfigError(f"RightEntropy: gamma = {self.gamma!r}; set a finite number >= 0, typically 0.05 to 0.2.")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"R (1 - {self.gamma:g} (s - mean_right s)),  s = log pi_old(y)"
 
     def dead(self, size: int) -> Dead:

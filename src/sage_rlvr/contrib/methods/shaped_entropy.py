@@ -7,24 +7,29 @@ Numbers worked out by hand: tests/core/objective/test_token_weights.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import torch
+from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, paid
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class ShapedEntropy:
+class ShapedEntropy(TokenWeight):
     """A'_t = A_t + min(entropy_coef H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
 
     H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
@@ -52,9 +57,11 @@ class ShapedEntropy:
     def equation(self) -> str:
         return f"1 + sign(A) min({self.entropy_coef:g} H_t / |A|, {1 / self.kappa:g})"
 
-    def __call__(self, signals: Signals) -> PerToken:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
-        return lifted(paid(signals), self.entropy_coef * entropies, self.kappa)
+        return lifted(paid(signals), self.entropy_coef * entropies, self.kappa), state
 
 
 @METHODS.register(label="Entropy-shaped advantage", about="entropy added to the advantage", arxiv="2506.14758")
@@ -65,4 +72,4 @@ def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: U
     Cheng et al., arXiv 2506.14758, A = GRPO's, `entropy_coef` its alpha: uncertain tokens are rewarded more and punished less.
     """
     weight = ShapedEntropy(entropy_coef, kappa)
-    return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+    return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), extras=(weight,))

@@ -7,24 +7,29 @@ Numbers worked out by hand: tests/core/objective/test_token_weights.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Unpack
 
 import torch
+from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight, paid
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class Steer:
+class Steer(TokenWeight):
     """w_t = min_weight^(m_t / max m), m_t = |change of the state's entropy by one step on token t| (STEER, arXiv 2510.10150).
 
     p = pi_old(token), H the entropy of its state, up to one common factor:
@@ -70,14 +75,16 @@ class Steer:
         }
         return f"m_t = {moved[self.form]},  p = pi_old(token), H of its state"
 
-    def __call__(self, signals: Signals) -> PerToken:
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         moved = torch.where(signals.mask, self._moved(signals).abs(), 0.0)
         largest = moved.max() if moved.numel() else moved.sum()
         if self.form == "released":
             largest = largest.clamp(min=0.02)
         if not bool(largest > 0):
-            return torch.ones_like(moved)
-        return torch.exp(math.log(self.min_weight) * moved / largest)
+            return torch.ones_like(moved), state
+        return torch.exp(math.log(self.min_weight) * moved / largest), state
 
     def _moved(self, signals: Signals) -> PerToken:
         logps = torch.where(signals.mask, signals.old_logps.float(), 0.0).clamp(min=math.log(1e-8))
@@ -102,4 +109,4 @@ def steer(
     """
     weight = Steer(form, min_weight)
     clip = Clip(0.2, 0.28, 10.0)
-    return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
+    return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), extras=(weight,))

@@ -45,7 +45,7 @@ class Unlikeliness(Extra):
             raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; set 0 to 1, the paper's is 0.25.")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         ranked = "log pi_old(y) / |y|" if self.per_token else "log pi_old(y)"
         return f"R (1 - {self.weight:g} rank({ranked}) / G)"
 

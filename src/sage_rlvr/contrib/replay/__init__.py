@@ -1,1 +1,1 @@
-"""Replay: losses on stored right answers (`sage_rlvr.core.buffers`), one file per paper, as in `contrib.methods`."""
+"""Replay: losses on stored right answers (`sage_rlvr.core.extras.replay`), one file per paper, as in `contrib.methods`."""

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.extras.base import EXTRAS
+from sage_rlvr.core.extras.replay.base import Buffer, PerToken, StoredAnswers
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.schedules import Schedule
@@ -23,7 +24,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 LARGEST_LOG_RATIO = 20.0
 
 
-@BUFFERS.register
+@EXTRAS.register
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(Buffer):
     """u - 1 - log u, u = pi / base per token, on the base's right answers (DPH-RL, arXiv 2509.07430), log u clamped to +-20.
@@ -46,7 +47,7 @@ class Rehearsal(Buffer):
         self.whole_prompts()
         self.only("base", "it needs per-token log-probs of the base, which only samples of the base have")
 
-    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         log_u = (logps - rows.answers.logps.to(logps.device)).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
         weights = rows.shares(rows.answers.sequence_logps)
         per_token = log_u.expm1() - log_u
@@ -72,4 +73,4 @@ def dph(
     is not included.
     """
     part = Rehearsal(weight=weight, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts)
-    return Method("dph", GroupNormalized(), Clip(0.2, clip_high), anchor_of(**anchor), SequenceMean(), buffer=part)
+    return Method("dph", GroupNormalized(), Clip(0.2, clip_high), anchor_of(**anchor), SequenceMean(), extras=(part,))

@@ -10,7 +10,7 @@ from typing import Literal
 
 from sage_rlvr.contrib.replay.rft import Likelihood
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.buffers.answers import Draw
+from sage_rlvr.core.extras.replay.answers import Draw
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.surrogates import Clip
@@ -36,4 +36,4 @@ def expert_iteration(
     part = Likelihood(
         alone=True, base=base, base_prompts=base_prompts, draw=draw, evict=evict, answers=answers, take=take, prompts=prompts
     )  # fmt: skip
-    return Method("expert_iteration", GroupNormalized(), Clip(), None, SequenceMean(), buffer=part)
+    return Method("expert_iteration", GroupNormalized(), Clip(), None, SequenceMean(), extras=(part,))

@@ -69,4 +69,4 @@ def _rehearsed(
 ) -> Method:
     """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget."""
     part = Likelihood(weight=weight, law=law, answers=answers, evict="newest", prompts=prompts, reduction=SequenceMean())
-    return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget(), buffer=part)
+    return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget(), extras=(part,))

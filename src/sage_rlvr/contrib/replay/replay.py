@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.buffers.answers import Draw, Representative
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.extras.base import EXTRAS
+from sage_rlvr.core.extras.replay.answers import Draw, Representative
+from sage_rlvr.core.extras.replay.base import Buffer, PerToken, StoredAnswers
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.schedules import Schedule
@@ -26,7 +27,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 CLIP = Clip()
 
 
-@BUFFERS.register
+@EXTRAS.register
 @dataclass(frozen=True, kw_only=True)
 class Replay(Buffer):
     """The surrogate on stored right completions: rho = pi / pi_old of the policy that wrote them, A the advantage they had.
@@ -61,10 +62,10 @@ class Replay(Buffer):
             )
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return self.surrogate.equation
 
-    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         kept, device = rows.answers, logps.device
         mask = rows.mask.to(device)
         advantages = kept.advantage[:, None].to(device)
@@ -92,4 +93,4 @@ def replay(
     2507.07451; ExGRPO, arXiv 2510.02245).
     """
     part = Replay(weight=weight, answers=answers, prompts=prompts, draw=draw)
-    return Method("replay", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), buffer=part)
+    return Method("replay", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), extras=(part,))

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.extras.base import EXTRAS
+from sage_rlvr.core.extras.replay.base import Buffer, PerToken, StoredAnswers
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.surrogates import Clip
@@ -23,7 +24,7 @@ from sage_rlvr.errors import ConfigError
 Law = Literal["uniform", "policy", "base", "found"]
 
 
-@BUFFERS.register
+@EXTRAS.register
 @dataclass(frozen=True, kw_only=True)
 class Likelihood(Buffer):
     """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, by the policy, the base, or what was found.
@@ -45,7 +46,7 @@ class Likelihood(Buffer):
             self.only("base", "law='base' weights answers by log-probs of the base, which only samples of the base have")
 
     @property
-    def legend(self) -> str:  # type: ignore[override]
+    def legend(self) -> str:
         law = {
             "uniform": "1 / n",
             "policy": "pi(y) / pi(stored)",
@@ -55,7 +56,7 @@ class Likelihood(Buffer):
         return f"w(y) = {law} among those of its prompt"
 
     @property
-    def ascends(self) -> str:  # type: ignore[override]
+    def ascends(self) -> str:
         return {
             "uniform": "mean over stored y of grad log pi(y)",
             "policy": "grad log pi(stored)",
@@ -64,7 +65,7 @@ class Likelihood(Buffer):
         }[self.law]
 
     @property
-    def prefers(self) -> str:  # type: ignore[override]
+    def prefers(self) -> str:
         return {
             "uniform": "the stored ones, until all are alike",
             "policy": "no preference among stored answers, so the likelier gain most",
@@ -77,7 +78,7 @@ class Likelihood(Buffer):
         found = self.law == "uniform" and self.policy and self.take is None
         return replace(self, law="found") if found else None
 
-    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         logits = {
             "uniform": torch.zeros(len(rows)),
             "policy": logps.detach().double().sum(1).cpu(),
@@ -112,4 +113,4 @@ def rft(
         law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
         answers=answers, take=take, prompts=prompts,
     )  # fmt: skip
-    return Method("rft", GroupNormalized(), Clip(), None, SequenceMean(), buffer=part)
+    return Method("rft", GroupNormalized(), Clip(), None, SequenceMean(), extras=(part,))

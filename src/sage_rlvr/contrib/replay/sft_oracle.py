@@ -21,4 +21,4 @@ def sft_oracle(*, answers: int = 1024, take: int | None = 16, prompts: int = 16)
     of each prompt in an update, redrawn each time; by default as many as a group has completions.
     """
     part = Likelihood(alone=True, policy=False, oracle=True, answers=answers, take=take, prompts=prompts)
-    return Method("sft_oracle", GroupNormalized(), Clip(), None, SequenceMean(), buffer=part)
+    return Method("sft_oracle", GroupNormalized(), Clip(), None, SequenceMean(), extras=(part,))

@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras.base import EXTRAS
+from sage_rlvr.core.extras.source import Baseline, Paid, RewardSource, Substituted
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
-from sage_rlvr.core.reward_sources.base import REWARD_SOURCES, Baseline, Paid, Substituted
 from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan
 from sage_rlvr.core.state import PartState
 from sage_rlvr.core.surrogates import Clip
@@ -25,9 +26,9 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@REWARD_SOURCES.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class ReferenceProbability:
+class ReferenceProbability(RewardSource):
     """r = (1 - w) clip(p(y* | x, z) - p(y* | x), 0, clip) + w [formed] - repetition [repetitive], z the text before the answer.
 
     p(y* | .) is the mean of the reference's token probabilities ("mean", RLPR), or their product ("product", VeriFree), or the
@@ -105,7 +106,7 @@ class ReferenceProbability:
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()
-    def __call__(self, seen: Substituted) -> Paid:
+    def rewards_of(self, seen: Substituted) -> Paid:
         support = self._of(seen.logps, seen)
         if seen.before is not None and self.debias != "none":
             support = (support - self._of(seen.before, seen)).clamp(min=0.0)
@@ -212,7 +213,5 @@ def rlpr(
         anchor_of(**anchor),
         TokenMean(),
         rollout=StdFilter(ratio, max_refills=max_refills) if std_filter else None,
-        reward_source=ReferenceProbability(
-            debias=debias, format_weight=format_weight, repetition=repetition, given=given
-        ),
+        extras=(ReferenceProbability(debias=debias, format_weight=format_weight, repetition=repetition, given=given),),
     )

@@ -26,4 +26,4 @@ def verifree(*, given: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     itself, is not here.
     """
     source = ReferenceProbability("product", debias="none", format_weight=0.0, repetition=0.0, given=given)
-    return Method("verifree", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), reward_source=source)
+    return Method("verifree", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=(source,))

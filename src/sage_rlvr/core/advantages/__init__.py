@@ -11,8 +11,6 @@ from sage_rlvr.core.advantages.base import (
     Dead,
     Groups,
     Seen,
-    at_step,
-    expected_of,
     sees,
     silent_of_labels,
 )
@@ -33,9 +31,7 @@ __all__ = [
     "PlaceboRight",
     "PowerNormalized",
     "Seen",
-    "at_step",
     "beta_parameters",
-    "expected_of",
     "sees",
     "silent_of_labels",
 ]

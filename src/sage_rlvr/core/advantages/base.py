@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +16,6 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
 Groups = Float[Tensor, "P G"]
-Changing = TypeVar("Changing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +48,6 @@ class Seen:
                 f"{who} reads {name!r} of the completions, which the engine did not compute (see method.needs)."
             )
         return value  # type: ignore[no-any-return]
-
-
-def sees(part: object) -> bool:
-    """Whether an advantage is called with a `Seen`, which is so if it has an attribute `needs`."""
-    return getattr(part, "needs", None) is not None
 
 
 Paid = float | Literal["compared", "refused"]
@@ -177,16 +170,9 @@ ADVANTAGES: Registry[type] = Registry(
 )
 
 
-def at_step(part: Changing, step: int, total_steps: int) -> Changing:
-    """The part at a step: the result of `at`, or the part itself if it does not change during training."""
-    at = getattr(part, "at", None)
-    found: Changing = part if at is None else at(step, total_steps)
-    return found
-
-
-def expected_of(part: Advantage) -> Callable[..., Any]:
-    """The mean over the draws of a random advantage; any other advantage unchanged."""
-    return part.expected if part.random else part
+def sees(part: Advantage) -> bool:
+    """Whether an advantage is called with a `Seen`: its `needs` are a set, the empty one included."""
+    return part.needs is not None
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:

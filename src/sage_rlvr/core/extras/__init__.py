@@ -1,21 +1,27 @@
 """Extras: what a published method changes beside its advantage, surrogate, KL term, reduction and rollout plan.
 
-Read base.py first (the hooks of an `Extra`). rewards/ changes the rewards of a group, loss/ adds to the loss of a token.
+Read base.py first (the hooks of an `Extra`). rewards/ changes the rewards of a group, loss/ adds to the loss of a token, tokens/
+weighs the advantage of each token, source.py replaces the verifier's rewards, replay/ trains on stored answers.
 Every file below this folder is imported, in alphabetical order. `EXTRAS` has those of sage_rlvr.contrib.methods too, by name.
 """
 
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.extras.base import EXTRAS, Extra, learned
+from sage_rlvr.core.extras.base import EXTRAS, Extra, MethodParts, learned
+from sage_rlvr.core.extras.replay.base import Buffer, buffer_of
+from sage_rlvr.core.extras.source import RewardSource, reward_source_of
+from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, token_weight_of, weights_of
 from sage_rlvr.registry import gather
 
 if TYPE_CHECKING:  # what type checkers see: one line for each file
-    from sage_rlvr.core.extras.loss.entropy import AdaptiveEntropy, EntropyBonus
+    from sage_rlvr.core.extras.loss.entropy import EntropyBonus
     from sage_rlvr.core.extras.rewards.overlong import OverlongShaping
+    from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 
 PARTS = gather(__name__, EXTRAS)
 globals().update(PARTS)
 
 __all__ = [
-    "EXTRAS", "PARTS", "AdaptiveEntropy", "EntropyBonus", "Extra", "OverlongShaping", "learned",
+    "EXTRAS", "PARTS", "Buffer", "EntropyBonus", "Extra", "MethodParts", "OverlongShaping", "PlaceboWeight",
+    "RewardSource", "TokenWeight", "buffer_of", "entropy_drift", "learned", "reward_source_of", "token_weight_of", "weights_of",
 ]  # fmt: skip

@@ -4,6 +4,9 @@
     after_rewards           the rewards that the advantage reads                              loop, TRL, verl
     on_advantages           the advantages of whole completions                               loop, TRL, verl
     on_loss, loss_weights   what the loss of a token gains, and its weights                   loop
+    token_weights           the factor on the advantage of each token, of a `TokenWeight`     loop, TRL, verl
+    rewards_of              rewards in place of the verifier's, of a `RewardSource`           loop, TRL
+    stored_loss             the loss of each token of stored right answers, of a `Buffer`     loop
     start, learn            the running state: before the first step, and after a rollout     loop, TRL, verl
 
 A method has any number of them, called in order. An extra overrides the hooks that it needs. An engine that does not call one of
@@ -15,27 +18,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from inspect import isabstract
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Dead, Seen
+from sage_rlvr.core.advantages import Advantage, Dead, Seen
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.parts import HOME, Part
-from sage_rlvr.core.rollout_plans import is_staged
-from sage_rlvr.core.signals import Batch, Signals, check_equation
+from sage_rlvr.core.parts import Part, check_part
+from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
+from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import PartState, State
+from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry, in_snake_case
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.method import Method
 
 Groups = Float[Tensor, "P G"]
 PerToken = Float[Tensor, "B T"]
+
+
+class MethodParts(Protocol):
+    """What `conflict` of an extra and `describe` read of a `Method`, which imports both."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def advantage(self) -> Advantage: ...
+    @property
+    def surrogate(self) -> Surrogate: ...
+    @property
+    def anchor(self) -> Anchor | None: ...
+    @property
+    def reduction(self) -> Reduction: ...
+    @property
+    def rollout(self) -> RolloutPlan | None: ...
+    @property
+    def extras(self) -> tuple[Extra, ...]: ...
+    @property
+    def reads_labels(self) -> bool: ...
+    @property
+    def is_stored_alone(self) -> bool: ...
+    def sampled(self) -> MethodParts: ...
 
 
 @dataclass(frozen=True)
@@ -43,18 +70,33 @@ class Extra(Part):
     """An addition to a method. Hooks are pure: they leave their arguments as they are, and draw only by `key`.
 
     P prompts, G completions of each; `after_rewards`, `on_advantages` and `learn` see groups of one size, each group by itself.
-    equation: what it does, as one line, which `describe` prints. needs: the optional signals that its hooks read, as an advantage
-    names them ("logps", "answers", ...); "entropy_gradient" puts `Batch.entropies` into the graph. legend: what the symbols of
-    `equation` mean. prefers: which right answers gain. ascends: what its term of the loss raises in expectation. depends_on:
-    "batch" for one that compares the tokens of the rollout.
+    A hook that not every engine or loop can call makes a kind of its own, an abstract class such as `TokenWeight`; of a kind a
+    method has at most one extra. A member that is no method may be a class attribute, a field or a property.
     """
 
-    equation: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = frozenset()
-    legend: ClassVar[str] = ""
-    prefers: ClassVar[str] = ""
-    ascends: ClassVar[str] = ""
-    depends_on: ClassVar[str] = ""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+
+        @property
+        def needs(self) -> frozenset[str]:
+            """The optional signals that its hooks read, as an advantage names them ("logps", "answers", ...); none by default.
+
+            "entropy_gradient" puts `Batch.entropies` into the graph."""
+
+        @property
+        def prefers(self) -> str:
+            """Which right answers gain; "" = none."""
+
+        @property
+        def ascends(self) -> str:
+            """What its term of the loss raises in expectation; "" = not known."""
+
+        @property
+        def depends_on(self) -> str:
+            """ "batch" for one that compares the tokens of the rollout; "" by default."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        needs = frozenset()
+        prefers = ascends = depends_on = ""
 
     def before_rollout(
         self, asked: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState
@@ -99,10 +141,10 @@ class Extra(Part):
         """What `after_rewards` pays groups of `size` with nothing to compare; None: it declares nothing."""
         return None
 
-    def conflict(self, method: Method) -> str:
+    def conflict(self, method: MethodParts) -> str:
         """Why it cannot be part of this method, and the next step: the end of a sentence that begins with its name. "" = it can."""
-        if sum(type(other) is type(self) for other in method.extras) > 1:
-            return "is there twice: keep one of the two."
+        if reason := self.twice(method):
+            return reason
         if method.is_stored_alone:
             return "changes a policy gradient, and with alone=True there is none: set alone=False, or remove the extra."
         if type(self).learn is not Extra.learn and is_staged(method.rollout):
@@ -110,9 +152,21 @@ class Extra(Part):
                 "learns from groups of one size, but the rollout plan makes groups of several: use a plan "
                 "without a second stage."
             )
-        if method.reads_labels and (self.changes_rewards or self.changes_advantages):
+        if method.reads_labels and self.changes_credit:
             return f"changes what {type(method.surrogate).__name__} reads as labels, 0 or 1 per completion: remove one of the two."
         return ""
+
+    def twice(self, method: MethodParts) -> str:
+        """Why it cannot be there where the method has another one of its kind."""
+        if sum(other.kind is self.kind for other in method.extras) < 2:
+            return ""
+        others = "" if self.kind is type(self) else f", or another {in_snake_case(self.kind.__name__).replace('_', ' ')}"
+        return f"is there twice{others}: keep one of the two."
+
+    @property
+    def kind(self) -> type[Extra]:
+        """That of which a method has one: the abstract kind that it inherits, or else its own class."""
+        return next((base for base in reversed(type(self).__mro__) if issubclass(base, Extra) and isabstract(base)), type(self))
 
     @property
     def slot(self) -> str:
@@ -165,6 +219,11 @@ class Extra(Part):
         """Whether it changes the advantages of whole completions."""
         return type(self).on_advantages is not Extra.on_advantages
 
+    @property
+    def changes_credit(self) -> bool:
+        """Whether what a completion or one of its tokens is credited with is other than what the advantage makes of verdicts."""
+        return self.changes_rewards or self.changes_advantages
+
     def own_state(self, state: State, device: torch.device | None = None) -> PartState:
         """Its own state within that of all parts; {} if it has none."""
         return {name: tensor.to(device) for name, tensor in state.get(self.slot, {}).items()}
@@ -175,12 +234,16 @@ class Extra(Part):
 
 
 def check_extra_class(who: str, part: Any) -> object:
-    """ConfigError unless the class is an `Extra` with an equation and at least one hook."""
-    check_inherits(who, part, Extra, HOME, "equation and a hook")
+    """ConfigError unless the class is an `Extra` with an equation and at least one hook, that of its kind if that has one."""
+    found = _check_declared(who, part)
     hooks = ("before_rollout", "after_rewards", "on_advantages", "on_loss")
-    if all(vars(Extra)[hook] is getattr(part, hook) for hook in hooks):
+    of_a_kind = any(issubclass(base, Extra) and isabstract(base) for base in part.__mro__)
+    if not of_a_kind and all(vars(Extra)[hook] is getattr(part, hook) for hook in hooks):
         raise ConfigError(f"{who}: {part.__name__} does nothing; define at least one of {', '.join(hooks)}")
-    return check_equation("what it does,")(who, part)
+    return found
+
+
+_check_declared = check_part(Extra, "what it does,", "a hook")
 
 
 EXTRAS: Registry[type] = Registry("extra", check=check_extra_class)

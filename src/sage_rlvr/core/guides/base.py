@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -17,9 +18,6 @@ from sage_rlvr.core.signals import Signals, check_needs
 from sage_rlvr.errors import ConfigError, DataError, choose_from
 from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.guides.compose import Compose
 
 DependsOn = Literal["nothing", "state", "token", "batch"]
 Source = Literal["policy", "reference"]
@@ -83,10 +81,9 @@ class Guide(Part):
     def check_reach(self, logits: int) -> None:
         """ConfigError where q is 1 everywhere for a policy with so many logits; to be overridden by a guide that can tell."""
 
-    def __mul__(self, other: Guide) -> Compose:
-        from sage_rlvr.core.guides.compose import Compose
-
-        return Compose((self, other)) if isinstance(other, Guide) else NotImplemented
+    def __mul__(self, other: Guide) -> Guide:
+        # by name: compose.py imports this module
+        return GUIDES["compose"]((self, other)) if isinstance(other, Guide) else NotImplemented
 
 
 def check_declared(who: str, guide: Any) -> None:
@@ -104,13 +101,16 @@ def check_declared(who: str, guide: Any) -> None:
     wanted = _MEMBERS | (_BAND if raw else {"__call__": _CALL})
     if lacking := [name for name in wanted if name not in own]:
         raise ConfigError(f"{who}: {kind.__name__} lacks {', '.join(lacking)}; declare {', '.join(wanted[n] for n in lacking)}")
-    on = getattr(guide, "depends_on", None)  # of a class a field without a default is none
+    if kind is guide:  # of a class: what it declares, and None for a field without a default
+        on, needs = (getattr_static(guide, name, None) for name in ("depends_on", "needs"))
+    else:
+        on, needs = guide.depends_on, guide.needs
     if isinstance(on, str) and on not in get_args(DependsOn):
         raise ConfigError(
             f"{who}: depends_on = {on!r}: declare what q depends on: nothing, state (the text so far), token (the "
             f"sampled token) or batch (other rows){choose_from(on, get_args(DependsOn))}"
         )
-    check_needs(who, guide)
+    check_needs(who, needs)
 
 
 _MEMBERS = {

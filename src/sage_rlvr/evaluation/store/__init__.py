@@ -2,7 +2,7 @@
 
 Read sample.py first (a sample and what all samples of a store share), then samples.py (`SampleStore`, the public class),
 rows.py (claims and commits) and database.py (the SQLite file). writers.py has the locks of live writers; older.py converts
-stores of earlier versions; repeats.py detects duplicated samples; archive.py exports to Parquet.
+stores of earlier versions; repeats.py detects duplicated samples.
 
     store.sqlite   samples: a row each, token-level columns as float32
                    verdicts: a row per sample and pass, with its verifier; pass 0 is the evaluation's own, the newest counts

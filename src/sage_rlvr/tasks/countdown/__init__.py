@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import Task, different, stream
-from sage_rlvr.tasks.countdown import audit, draws
+from sage_rlvr.tasks.countdown import draws
+from sage_rlvr.tasks.countdown.draws import TargetLaw
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import (
     SPLITS,
@@ -36,7 +37,6 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
 from sage_rlvr.verifiers.versions import version_hash
 
-TargetLaw = Literal["expression", "uniform"]
 SAMPLINGS = ("iid", "without-replacement")
 COUNTDOWN_CLASSES = (  # of the characters, one per token
     ("end or special", r"<pad>|<eos>"),
@@ -112,8 +112,6 @@ class Countdown(Task):
     verify = staticmethod(verify)
     solutions = staticmethod(solutions)
     problem_of = staticmethod(problem_of)
-    audit_cases = audit.cases
-    audited = audit.head
     token_classes = COUNTDOWN_CLASSES
     kinds: ClassVar[Mapping[str, str]] = {"operators": "", "trees": "A dot is a number, a pair of parentheses an operation."}
 

@@ -12,25 +12,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import words
-from sage_rlvr.tasks.checks import Case, Check
-from sage_rlvr.tasks.countdown import Countdown, audit, draws
-from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, count_right, expressions_over
+from sage_rlvr.tasks.countdown import Countdown, draws
+from sage_rlvr.tasks.countdown.expressions import count_right, expressions_over
 from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, problem_of, solutions
-from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown_chat import OPERATORS, expression_of, judge, operators_of
 from sage_rlvr.verifiers.versions import version_hash
 
-AUDITED, AUDITED_OF_FIVE = 200, 20  # test problems at most; five numbers have up to thousands of right answers each
-AUDITED_DRY = 2  # blocks of draws without a new problem
 CLASSES = (  # of the tokens of a completion, which may hold several characters
     ("end or special", r"<[^>]*>"),
     ("number", r"\s*\d+"),
@@ -162,37 +157,6 @@ class CountdownChat(KeptProblems):
         keyed = sorted(zip(drawn, answers, strict=False))
         return [(problem, keyed[i % len(keyed)][1]) for i in range(self.solutions_per_problem)]
 
-    def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """Every right expression, canonical and in other spellings; wrong ones by kind; a second verifier; the guess floor."""
-        rows = _audited(self)
-        right = [(p, text) for p in rows for text in self.answers(p)]
-        spelled = [(p, text) for p in rows for text in _spellings(self.answers(p)[0], p.target)]
-        wrong = audit.wrong(rows) | {
-            "another total behind it": [(p, f"{self.answers(p)[0]}={p.target + 1}") for p in rows],
-            "words around it": [(p, f"{before}{self.answers(p)[0]}{behind}") for p in rows for before, behind in _AROUND],
-        }
-        yield Case("every right expression is right", right)
-        yield Case("in another spelling too", spelled)
-        yield Case("", wrong, "wrong")
-        texts = [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs)]
-        yield audit.second(self.verify, self._second, texts)
-        yield audit.apart(self, 2000)
-        yield audit.floor([1 / self.choices(p) for p in rows], k)
-
-    def _second(self, problem: Problem, text: str) -> bool:
-        return second_opinion_on_any_spelling(problem.numbers, problem.target, text, self.operators)
-
-    def audited(self) -> str:
-        """What an audit looks at, in words."""
-        return f"{len(_audited(self))} test problems, seed {audit.SEED}; {self.described(self.identity)}"
-
-
-@lru_cache(maxsize=8)
-def _audited(task: CountdownChat) -> list[Problem]:
-    """The first different test problems; of a small world nearly all, without the draws that would find the last one."""
-    most = AUDITED_OF_FIVE if max(task.counts) == MAX_NUMBERS else AUDITED
-    return draws.kept_at_most(task.world, task.keep, "test", audit.SEED, most, AUDITED_DRY)
-
 
 @dataclass(frozen=True)
 class _Allowed:
@@ -202,18 +166,6 @@ class _Allowed:
 
     def __call__(self, problem: Problem, text: str) -> str | None:
         return text if operators_of(text) <= set(self.operators) else None
-
-
-_AROUND = (("Answer: ", ""), ("", " is it"), ("**", "**"), ("$", "$"))
-
-
-@lru_cache(maxsize=AUDITED)
-def _spellings(text: str, target: int) -> tuple[str, ...]:
-    spaced = re.sub(r"([-+*/])", r" \1 ", text)
-    return (
-        f" {text}\n", f"({text})", spaced, f"{spaced} = {target}", f"{text}={target}",
-        text.translate(str.maketrans("*/-", "×÷−")), re.sub(r"([0-9]+)", r"(\1)", text, count=1),
-    )  # fmt: skip
 
 
 __all__ = ["CountdownChat"]

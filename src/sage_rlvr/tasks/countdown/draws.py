@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import combinations_with_replacement, count
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,44 @@ from sage_rlvr.tasks.base import different, stream
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
 
-if TYPE_CHECKING:
-    from sage_rlvr.tasks.countdown import Countdown
-
 BLOCK = 4096  # examples are drawn in blocks; block k is a pure function of (world, split, seed, k)
 UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for each new set of numbers is enumerated
 MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
 _MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
 DRY = 64  # blocks of examples in a row of which none is kept before a world is refused
+TargetLaw = Literal["expression", "uniform"]
 ExampleList = list[tuple[Problem, str]]
 Rewrite = Callable[[Problem, str], str | None]
 """An example of a world -> its answer as another task has it; None leaves the example out. Hashable: results are cached by it."""
 
 
-def block_size(world: Countdown) -> int:
+class ProblemLaw(Protocol):
+    """What decides the problems of a world: `Countdown` is one. Hashable, for results are cached by it."""
+
+    @property
+    def counts(self) -> dict[int, float]:
+        """How many numbers a problem has -> weight."""
+
+    @property
+    def max_number(self) -> int:
+        """The largest number."""
+
+    @property
+    def min_target(self) -> int:
+        """The smallest target."""
+
+    @property
+    def max_target(self) -> int:
+        """The largest target."""
+
+    @property
+    def targets(self) -> TargetLaw:
+        """Whether numbers and an expression are drawn, or numbers and a target."""
+
+    def __hash__(self) -> int: ...
+
+
+def block_size(world: ProblemLaw) -> int:
     """Examples are drawn this many at a time."""
     if world.targets == "expression":
         return BLOCK
@@ -36,7 +60,7 @@ def block_size(world: Countdown) -> int:
 
 
 @lru_cache(maxsize=32)
-def block(world: Countdown, split: str, seed: int, number: int) -> ExampleList:
+def block(world: ProblemLaw, split: str, seed: int, number: int) -> ExampleList:
     """Block `number` of `block_size` examples: sizes first (so that `counts` holds), then each size's stream."""
     path = (seed, SPLITS.index(split), number)
     draw = _even if world.targets == "uniform" else _accepted
@@ -49,7 +73,7 @@ def block(world: Countdown, split: str, seed: int, number: int) -> ExampleList:
     return [next(streams[n]) for n in chosen]
 
 
-def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
+def _accepted(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
     """The first `need` candidates of a bit stream that are kept; `DataError` when they are all but impossible."""
     examples: ExampleList = []
     draws = 0
@@ -63,7 +87,7 @@ def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need
     return examples[:need]
 
 
-def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, rows: int) -> ExampleList:
+def _candidates(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, rows: int) -> ExampleList:
     """Draw `rows` candidates (n numbers and a template each); keep those that are problems of the world and split."""
     table = templates(n)
     raw = bits.random_raw(rows * (n + 1)).reshape(rows, n + 1)
@@ -78,7 +102,7 @@ def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, ro
     return [(Problem(tuple(low), target), table.texts[t].format(*order)) for low, target, t, order in columns]
 
 
-def _even(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
+def _even(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
     """Law "uniform": `need` examples from n + 2 words each (numbers, target, expression); `DataError` if impossible."""
     examples: ExampleList = []
     misses = 0
@@ -97,14 +121,14 @@ def _even(world: Countdown, split: str, n: int, bits: np.random.Philox, need: in
     return examples
 
 
-def _too_rare(world: Countdown, split: str, n: int, accepted: int, need: int, draws: int) -> DataError:
+def _too_rare(world: ProblemLaw, split: str, n: int, accepted: int, need: int, draws: int) -> DataError:
     return DataError(
         f"only {accepted} of {need} {split} problems after {draws} draws: targets {world.min_target}..{world.max_target} "
         f"are too rare for {n} numbers up to {world.max_number}; widen one of them."
     )
 
 
-def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, n: int) -> ExampleList:
+def kept(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, start: int, n: int) -> ExampleList:
     """Examples start..start+n-1 of a world's endless stream, counted without those that `rewrite` leaves out."""
     examples: ExampleList = []
     number, before, dry = 0, 0, 0
@@ -120,7 +144,7 @@ def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, 
     return examples
 
 
-def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
+def kept_problems(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
     """The first n different problems of `kept`. DataError where the world has fewer."""
     problems = kept_at_most(world, rewrite, split, seed, n, DRY)
     if len(problems) < n:
@@ -128,13 +152,13 @@ def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: 
     return problems
 
 
-def kept_at_most(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
+def kept_at_most(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
     """`kept_problems`, or fewer where `dry` blocks in a row bring no new problem: in a small world nearly all that there are."""
     return different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, dry)
 
 
 @lru_cache(maxsize=64)
-def _rewritten(world: Countdown, rewrite: Rewrite, split: str, seed: int, number: int) -> tuple[tuple[Problem, str], ...]:
+def _rewritten(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, number: int) -> tuple[tuple[Problem, str], ...]:
     """Block `number` of the world's examples, rewritten, without those that are left out."""
     if split not in SPLITS:
         raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
@@ -143,12 +167,12 @@ def _rewritten(world: Countdown, rewrite: Rewrite, split: str, seed: int, number
 
 
 @cache
-def _many(world: Countdown, rewrite: Rewrite, split: str, seed: int, number: int) -> int:
+def _many(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, number: int) -> int:
     """How many examples of a block are kept; cached for all blocks, so that a place far down the stream is found without them."""
     return len(_rewritten(world, rewrite, split, seed, number))
 
 
-def targets_of(world: Countdown, split: str, numbers: tuple[int, ...]) -> NDArray[np.intp]:
+def targets_of(world: ProblemLaw, split: str, numbers: tuple[int, ...]) -> NDArray[np.intp]:
     """Places, in `reached(numbers, ...).targets`, of the world's targets whose problem lies in the split."""
     return _targets_of(numbers, world.min_target, world.max_target, split)
 
@@ -161,7 +185,7 @@ def _targets_of(numbers: tuple[int, ...], low: int, high: int, split: str) -> ND
 
 
 @lru_cache(maxsize=32)
-def census(world: Countdown, split: str) -> tuple[Problem, ...]:
+def census(world: ProblemLaw, split: str) -> tuple[Problem, ...]:
     """Every problem of a split that has a right answer, each once, in the order of its numbers and target."""
     problems = []
     for size in world.counts:

@@ -25,7 +25,7 @@ def build_tokenizer(characters: Iterable[str] = CHARACTERS) -> PreTrainedTokeniz
     It loads beside a Llama, Qwen3, GPT-NeoX or Gemma `config.json`; transformers 5 overrides any tokenizer beside a few
     model types (qwen2 among them), where `PreTrainedTokenizerFast.from_pretrained` has to be called by name.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers  # with transformers a second of start-up
     from transformers import PreTrainedTokenizerFast
 
     characters = list(characters)

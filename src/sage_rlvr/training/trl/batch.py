@@ -120,7 +120,7 @@ def reads_logps(method: Method | None) -> bool:
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
-    changed = method.reward_source is not None or any(extra.changes_rewards or extra.changes_advantages for extra in method.extras)
+    changed = any(extra.changes_credit for extra in method.extras)
     more = changed or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)
 

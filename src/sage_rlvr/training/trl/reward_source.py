@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.reward_sources import Paid, RewardSource
+from sage_rlvr.core.extras.source import Paid, RewardSource
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.policy import Tokens
@@ -96,6 +96,7 @@ def _paid(trainer: PolicyTrainer, source: RewardSource, output: Inputs, rows: li
     try:
         size = trainer.args.per_device_train_batch_size
         models = (policy, trainer.initial)
-        return source(substituted(source, *models, tokens, prompts, found, temperature=trainer.temperature, at_once=size))
+        given = substituted(source, *models, tokens, prompts, found, temperature=trainer.temperature, at_once=size)
+        return source.rewards_of(given)
     finally:
         policy.train(training)

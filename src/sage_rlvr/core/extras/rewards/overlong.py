@@ -50,7 +50,7 @@ class OverlongShaping(Extra):
             )
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         reward = "2 R - 1" if self.signed else "R"
         price = f"min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
         return f"{reward} - {price}" if self.factor == 1 else f"{reward} - {self.factor:g} * {price}"

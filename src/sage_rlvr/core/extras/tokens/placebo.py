@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from sage_rlvr.core.advantages import at_step
+from sage_rlvr.core.extras.base import EXTRAS, PerToken
+from sage_rlvr.core.extras.tokens.base import TokenWeight
 from sage_rlvr.core.keys import Key, chosen_first
 from sage_rlvr.core.signals import Signals, check_needs
-from sage_rlvr.core.state import has_state
-from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, TokenWeight
+from sage_rlvr.core.state import PartState, has_state
 from sage_rlvr.errors import ConfigError
 
 
-@TOKEN_WEIGHTS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class PlaceboWeight:
+class PlaceboWeight(TokenWeight):
     """The weights of `weight`, permuted over the counted tokens of each completion: the control for which tokens weigh more.
 
     Each completion keeps its weights as a multiset, so their mean too: on average over the draws each of its tokens has the mean.
@@ -33,7 +35,7 @@ class PlaceboWeight:
     depends_on: ClassVar[str] = "batch"
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, type) or not callable(self.weight):
+        if not isinstance(self.weight, TokenWeight):
             raise ConfigError(
                 f"PlaceboWeight: {self.weight!r} is not a token weight; pass one, for example PlaceboWeight(Eapo())."
             )
@@ -45,26 +47,21 @@ class PlaceboWeight:
     @property
     def needs(self) -> frozenset[str]:
         """Those of the permuted weight."""
-        return check_needs("PlaceboWeight", self.weight)
+        return check_needs("PlaceboWeight", self.weight.needs)
 
     @property
     def equation(self) -> str:
-        own = getattr(self.weight, "equation", type(self.weight).__name__)
-        return f"[{own}] permuted over the tokens of its completion"
+        return f"[{self.weight.equation}] permuted over the tokens of its completion"
 
     @property
     def legend(self) -> str:
-        return str(getattr(self.weight, "legend", ""))
+        return self.weight.legend
 
-    def at(self, step: int, total_steps: int) -> PlaceboWeight:
-        """With the permuted weight as it is at a step."""
-        own = at_step(self.weight, step, total_steps)
-        return self if own is self.weight else replace(self, weight=own)
-
-    def __call__(self, signals: Signals, step: int, key: Key) -> PerToken:
-        drawn = (step, key) if getattr(self.weight, "random", False) else ()
-        weights: PerToken = self.weight(signals, *drawn)
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        weights, _ = self.weight.token_weights(signals, step, total_steps, key, {})
         words = key.bits(step, "placebo_weight/order", signals.row_ids, signals.positions)
         # from the order of positions to that of the words: both are the tokens' own, wherever padding puts them
         given, taken = chosen_first(signals.mask, signals.positions), chosen_first(signals.mask, words)
-        return torch.where(signals.mask, weights.scatter(1, taken, weights.gather(1, given)), weights)
+        return torch.where(signals.mask, weights.scatter(1, taken, weights.gather(1, given)), weights), state

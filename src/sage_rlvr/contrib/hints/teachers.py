@@ -1,61 +1,20 @@
-"""Teachers: what is said to a policy before it tries a problem again (Agent-RLVR, arXiv 2506.11425).
-
-    problem, the failed attempt's own words, its verdict -> guidance
-
-A teacher may know the reference answer; its guidance must not hold it. `hint_of` holds it to that by a match of strings
-(`sage_rlvr.tasks.base.leaks`) and drops a hint that leaks. `sage_rlvr.models.teachers` has one more, which asks a policy.
-"""
+"""Teachers that need no model: nothing, rules, the task's pointer to the step, and a function of yours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.paths import not_in
-from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.abilities import Pointing
 from sage_rlvr.tasks.base import Task, reference
 from sage_rlvr.tasks.rows import sha256_of
+from sage_rlvr.tasks.teachers import TEACHERS
 from sage_rlvr.verifiers import Verdict
-
-LONGEST = 2000  # characters of guidance
-
-
-class Teacher(Protocol):
-    """What writes guidance. leak: whether it may hold the reference answer.
-
-    responses: the attempt's own words, one text per turn of the policy, so one of a task without turns.
-    """
-
-    @property
-    def leak(self) -> bool:
-        """Whether guidance may hold the reference answer; where not, such guidance is dropped."""
-
-    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """The guidance after a failed attempt; "" for none."""
-
-
-TEACHERS: Registry[Any] = Registry("teacher")
-
-
-def hint_of(teacher: Teacher, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> tuple[str, bool]:
-    """What a teacher says after a failed attempt, and whether it was dropped, "", as it holds the reference answer.
-
-    DataError for what is no text, or longer than `LONGEST` characters.
-    """
-    hint = teacher.teach(task, problem, responses, verdict)
-    if not isinstance(hint, str) or len(hint) > LONGEST:
-        raise DataError(
-            f"teacher {type(teacher).__name__}, problem {problem.problem_id!r}: it said {str(hint)[:80]!r}; guidance is a text of "
-            f"at most {LONGEST:,} characters"
-        )
-    hint = hint.strip()
-    leaking = not teacher.leak and task.leaks(problem, hint)
-    return ("", True) if leaking else (hint, False)
 
 
 @TEACHERS.register
@@ -149,4 +108,4 @@ def _function(spec: str) -> Callable[..., Any]:
     return function
 
 
-__all__ = ["LONGEST", "TEACHERS", "Function", "Nothing", "Patch", "Rules", "Teacher", "hint_of"]
+__all__ = ["Function", "Nothing", "Patch", "Rules"]

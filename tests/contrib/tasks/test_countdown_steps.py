@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.contrib.audit import audit
+from sage_rlvr.contrib.tasks.countdown_steps import CountdownSteps, steps
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.countdown import Problem, split_of, verify
-from sage_rlvr.tasks.countdown.steps import CountdownSteps, steps
 
 TASK = CountdownSteps({4: 0.5, 5: 0.5}, max_number=12, min_target=10, max_target=60, train_problems=50)
 WORKED = "3*8=24(5 9 24)9+5=14(14 24)14+24=38"

@@ -7,16 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check, CompletionPairs, JudgePairs, duplicates
+from sage_rlvr.tasks.math import MathProblem, MathTask
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
 from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
-
-if TYPE_CHECKING:
-    from sage_rlvr.tasks.math import MathProblem, MathTask
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."

@@ -1,10 +1,9 @@
-"""Replay buffers: stored distinct right answers, and the loss on them; the slot `buffer` of a `Method`.
+"""The kind of extra that stores distinct right answers and trains on them.
 
     L = L_method + weight * reduction_buffer [ per-token loss of stored answers ]        alone: without L_method
 
-Where it stands. A slot of its own in a method, with a registry (`BUFFERS`): any advantage, surrogate, anchor and
-reduction goes with any buffer. A part says what trains on the stored answers; what is stored, and which of it enters a step, are
-keywords that all parts share (`Buffer`).
+Where it stands. Any advantage, surrogate, anchor and reduction goes with any buffer; a method has at most one. A part says what
+trains on the stored answers; what is stored, and which of it enters a step, are keywords that all parts share (`Buffer`).
 
 What is stored. Completions that the verifier calls right, each *answer* of a prompt once; two completions give the same answer
 where `Task.answer_key` says so, and `representative` says which text of them stands for it. They come from
@@ -31,21 +30,21 @@ State. `Answers` as tensors by name (`start`), in and out; it lies in every chec
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.buffers.answers import Answers, Bounds, Draw, Evict, Representative, drawn
+from sage_rlvr.core.extras.base import Extra, MethodParts
+from sage_rlvr.core.extras.replay.answers import Answers, Bounds, Draw, Evict, Representative, drawn
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.reductions import FixedBudget, Reduction
 from sage_rlvr.core.schedules import Schedule, as_schedule
-from sage_rlvr.core.signals import check_needs
+from sage_rlvr.core.state import has_state
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "R T"]
 OWN_REDUCTION = FixedBudget()
@@ -88,7 +87,7 @@ class StoredAnswers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buffer(ABC):
+class Buffer(Extra):
     """What is stored, and which of it a step trains on; a part says how.
 
     weight: weight of the buffer's loss term. alone: train without the policy gradient; the method's advantage and
@@ -101,7 +100,7 @@ class Buffer(ABC):
     answers per prompt and update, at random; null: all. draw: from which prompts: any with an answer, those of the
     step, or preferably hard ones, by failure rate. reduction: the reduction of this term.
 
-    A part also has `equation`, the loss of a token as one line, and `legend`, `ascends` and `prefers` as an `Advantage` has them.
+    A part also has `equation`, the loss of a token as one line, `legend`, and what `ascends` and `prefers` say of this term.
     """
 
     weight: float | Schedule = 1.0
@@ -120,12 +119,19 @@ class Buffer(ABC):
     draw: Draw = "any"
     reduction: Reduction = OWN_REDUCTION
 
-    equation: ClassVar[str]
-    legend: ClassVar[str]
-    ascends: ClassVar[str]
-    prefers: ClassVar[str]
-    fresh: ClassVar[bool] = True
-    reads_advantages: ClassVar[bool] = False
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+
+        @property
+        def fresh(self) -> bool:
+            """Whether a step draws from what its own rollout has added too, as by default."""
+
+        @property
+        def reads_advantages(self) -> bool:
+            """Whether what is stored has the advantages that it had in its rollout."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        fresh = True
+        reads_advantages = False
 
     def __post_init__(self) -> None:
         who = type(self).__name__
@@ -155,7 +161,7 @@ class Buffer(ABC):
             )
 
     @abstractmethod
-    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         """Loss per token (R, T) of the stored answers, weight (R,) of each, and numbers that are sums over rows / whole.
 
         logps: in the graph, 0 off the mask. The weights of a prompt's answers add up to 1 as a rule.
@@ -165,6 +171,24 @@ class Buffer(ABC):
     def needs(self) -> frozenset[str]:
         """Signals of the rollout that it reads: what each completion answers."""
         return frozenset({"answers"}) if self.policy else frozenset()
+
+    def conflict(self, method: MethodParts) -> str:
+        if reason := self.twice(method):
+            return reason
+        if not self.alone:
+            return ""
+        if method.anchor is not None and not method.anchor.is_off:
+            return (
+                "with alone=True has no rollout in its loss and therefore no KL term; set beta=0, or alone=False to add a policy "
+                "gradient with its KL."
+            )
+        if self.reads_advantages and (method.advantage.needs is not None or has_state(method.advantage)):
+            return "with alone=True scores no rollout, so the advantage must only need rewards: set GroupNormalized or alone=False."
+        return ""
+
+    @property
+    def hook(self) -> str:
+        return "stored_loss"
 
     @property
     def rule(self) -> Bounds:
@@ -218,7 +242,11 @@ _ONLY = {
     "policy": ("policy=True", "base=0", "file=None", "oracle=False"),
     "base": ("policy=False", "base=16 or another number of samples", "file=None", "oracle=False"),
 }
-BUFFERS: Registry[type] = Registry("buffer", check=check_needs)
+
+
+def buffer_of(extras: tuple[Extra, ...]) -> Buffer | None:
+    """The one among the extras of a method that stores answers."""
+    return next((extra for extra in extras if isinstance(extra, Buffer)), None)
 
 
 def buffer_budget(buffer: Buffer, rows: StoredAnswers, max_tokens: int | None) -> float:
@@ -238,7 +266,7 @@ def buffer_loss(
         return logps.sum(), {"replay/logp": 0.0, "replay/loss": 0.0}
     mask = rows.mask.to(logps.device)
     inside = torch.where(mask, logps.float(), 0.0)
-    per_token, weights, found = buffer(inside, rows)
+    per_token, weights, found = buffer.stored_loss(inside, rows)
     scale = rows.whole / rows.asked
     loss = buffer.reduction(per_token * (scale * weights.detach())[:, None].to(logps.device), mask, budget)
     sums = {"logp": float(inside.detach().sum()) / rows.whole, "loss": float(loss.detach())}

@@ -1,17 +1,18 @@
-"""The protocol of reward sources: rewards that the policy computes about its own completions."""
+"""The kind of extra that rewards completions in place of the verifier, from what the policy makes of a reference answer."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_equation
+from sage_rlvr.core.extras.base import Extra, MethodParts
+from sage_rlvr.core.extras.replay.base import buffer_of
 from sage_rlvr.errors import DataError
-from sage_rlvr.registry import Registry
 
 Baseline = Literal["initial", "current", "none"]
 
@@ -49,43 +50,56 @@ class Paid:
     support: Float[Tensor, " B"]
 
 
-@runtime_checkable
-class RewardSource(Protocol):
-    """What rewards completions in place of the verifier, whose verdicts are then computed only for metrics.
+class RewardSource(Extra):
+    """An extra that rewards completions in place of the verifier, which then only gives metrics; a method has at most one.
 
-    `equation` is r as one line, `legend` what its symbols mean, `ascends` what the reward term does in expectation. `baseline` says
-    under which weights `Substituted.before` is scored ("none": not at all), `given` which share of the reference's tokens the
-    completion's own stand in for, `ngram` of how many tokens the n-grams are that are counted.
+    A subclass is a frozen dataclass with `equation`, r as one line, and `rewards_of`. `ascends`: what the reward term does in
+    expectation.
     """
 
-    @property
-    def equation(self) -> str:
-        """r as one line of text."""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+
+        @property
+        def baseline(self) -> Baseline:
+            """Under which weights `Substituted.before` is scored; "none", the default: not at all."""
+
+        @property
+        def given(self) -> float:
+            """The share of the reference's tokens, from the first, in whose place the completion's own stand; 0 by default."""
+
+        @property
+        def ngram(self) -> int:
+            """Of how many tokens the n-grams of `Substituted.repeated` are; 10 by default."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        baseline = "none"
+        given = 0.0
+        ngram = 10
+
+    @abstractmethod
+    def rewards_of(self, seen: Substituted) -> Paid:
+        """What B completions earn, each by itself: frozen, without gradient."""
+
+    def conflict(self, method: MethodParts) -> str:
+        if (buffer := buffer_of(method.extras)) is not None:
+            return (
+                f"replaces the verifier, but {type(buffer).__name__} stores right answers, which needs one: remove one of "
+                "the two."
+            )
+        return super().conflict(method)
 
     @property
-    def legend(self) -> str:
-        """What the symbols of `equation` mean."""
+    def hook(self) -> str:
+        return "rewards_of"
 
     @property
-    def ascends(self) -> str:
-        """What the reward term does in expectation."""
-
-    @property
-    def baseline(self) -> Baseline:
-        """Under which weights `Substituted.before` is scored; "none": not at all."""
-
-    @property
-    def given(self) -> float:
-        """The share of the reference's tokens, from the first, in whose place the completion's own stand."""
-
-    @property
-    def ngram(self) -> int:
-        """Of how many tokens the n-grams of `Substituted.repeated` are."""
-
-    def __call__(self, seen: Substituted) -> Paid: ...
+    def changes_credit(self) -> bool:
+        return True
 
 
-REWARD_SOURCES: Registry[type] = Registry("reward_source", check=check_equation("r"))
+def reward_source_of(extras: tuple[Extra, ...]) -> RewardSource | None:
+    """The one among the extras of a method that rewards in place of the verifier."""
+    return next((extra for extra in extras if isinstance(extra, RewardSource)), None)
 
 
 def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:

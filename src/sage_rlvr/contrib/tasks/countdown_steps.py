@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.countdown import Countdown, Problem, draws, render
 from sage_rlvr.tasks.countdown.kept import KeptProblems
@@ -31,6 +32,7 @@ LEFT = re.compile(r"\(([0-9]{1,9}(?: [0-9]{1,9})*)\)")
 SpelledPart = tuple[str, int]  # a spelling and its kind
 
 
+@TASKS.register
 @dataclass(frozen=True)
 class CountdownSteps(KeptProblems):
     """Countdown worked step by step (see the module)."""
@@ -74,7 +76,7 @@ class CountdownSteps(KeptProblems):
     @property
     def _verifier_version(self) -> str:
         """The verifier's version."""
-        return version_hash("countdown_steps")
+        return version_hash("countdown_steps", limits=(LONGEST,))
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""

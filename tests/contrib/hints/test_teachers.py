@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from sage_rlvr.config import build, dump
+from sage_rlvr.contrib.hints.policy import PolicyTeacher
+from sage_rlvr.contrib.hints.teachers import Function, Nothing, Patch, Rules
 from sage_rlvr.contrib.tasks.repair import Broken, Repair, edit_to
 from sage_rlvr.contrib.tasks.repair.programs import wrong_edits
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.guidance import teacher_named, words_of
 from sage_rlvr.models.policy import Asking, load_policy
-from sage_rlvr.models.teachers import TEACHERS, Policy, teacher_named, words_of
 from sage_rlvr.tasks.base import Guided, Task, guided, prompt_messages, prompt_text
-from sage_rlvr.tasks.teachers import LONGEST, Function, Nothing, Patch, Rules, hint_of
+from sage_rlvr.tasks.teachers import LONGEST, TEACHERS, hint_of
 from sage_rlvr.verifiers import Verdict, sandbox
 
 WRONG = Verdict("wrong", "it says so")
@@ -93,7 +95,7 @@ def test_a_leaking_hint_is_dropped_unless_that_was_asked_for(tmp_path: Path) -> 
 
 def test_every_teacher_is_a_recipe_and_says_what_it_needs() -> None:
     assert set(TEACHERS) == {"nothing", "rules", "patch", "function", "policy"}
-    for part in (Nothing(), Rules(), Patch(leak=True), Policy("somewhere", whole=True)):
+    for part in (Nothing(), Rules(), Patch(leak=True), PolicyTeacher("somewhere", whole=True)):
         assert build("teacher", dump(part)) == part
     assert teacher_named("rules") == Rules()
     with pytest.raises(ConfigError, match="'rule': unknown teacher; did you mean 'rules'"):
@@ -105,7 +107,7 @@ def test_every_teacher_is_a_recipe_and_says_what_it_needs() -> None:
     with pytest.raises(ConfigError, match=r"Sums has no pointer\(problem\)"):
         Patch().teach(TASK, PROBLEM, ["5"], WRONG)
     with pytest.raises(ConfigError, match=r"Sums has no where\(problem, text\)"):
-        Policy("none").teach(TASK, PROBLEM, ["5"], WRONG)
+        PolicyTeacher("none").teach(TASK, PROBLEM, ["5"], WRONG)
 
 
 @confined
@@ -192,9 +194,9 @@ class Word(Task):
 
 def test_a_policy_says_where_it_would_act_the_same_each_time(tiny_policy: Path) -> None:
     task, problem = Word(), Sum("q", "1 2=3:", "1+2")
-    teacher = Policy(str(tiny_policy))
+    teacher = PolicyTeacher(str(tiny_policy))
     hint, _ = hint_of(teacher, task, problem, ["5"], WRONG)
-    whole, _ = hint_of(Policy(str(tiny_policy), whole=True), task, problem, ["5"], WRONG)
+    whole, _ = hint_of(PolicyTeacher(str(tiny_policy), whole=True), task, problem, ["5"], WRONG)
     again: Sequence[str] = [teacher.teach(task, problem, ["other"], WRONG) for _ in range(2)]
     assert hint.endswith("signs") and list(again) == [hint] * 2 and whole and whole != hint
     tokens = load_policy(str(tiny_policy))[1]

@@ -10,18 +10,16 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sage_rlvr.contrib.audit.reference_parser import second_opinion
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check
+from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
-from sage_rlvr.tasks.countdown.second import second_opinion
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical
-
-if TYPE_CHECKING:
-    from sage_rlvr.tasks.countdown import Countdown
 
 SEED = 1  # of the problems
 EACH = 8  # answers of one kind a problem

@@ -1,0 +1,101 @@
+"""The kind of extra that weighs tokens: signals -> a factor on the advantage of each token."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sage_rlvr.core.extras.base import Extra, PerToken
+from sage_rlvr.core.keys import Key
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState, State
+from sage_rlvr.errors import DataError
+
+
+class TokenWeight(Extra):
+    """An extra whose `token_weights` multiply the advantages; a method has at most one.
+
+    Any optional signal that it reads is in `needs`, "advantages" too: those of whole completions, which it weighs. A subclass is a
+    frozen dataclass with `equation`, by which `describe` calls the factor.
+    """
+
+    if TYPE_CHECKING:  # read-only, so that a part may give it as a class attribute, a field or a property
+
+        @property
+        def random(self) -> bool:
+            """Whether it draws by `key`, which may then not be left out."""
+
+    else:
+        random = False
+
+    @abstractmethod
+    def token_weights(
+        self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """The factor (B, T) on the advantages, anything off the mask, and the state after it: once per rollout, without gradient.
+
+        signals: of the policy that generated the rollout. key: the run's.
+        """
+
+    @property
+    def hook(self) -> str:
+        return "token_weights"
+
+    @property
+    def changes_credit(self) -> bool:
+        return True
+
+
+def token_weight_of(extras: tuple[Extra, ...]) -> TokenWeight | None:
+    """The one among the extras of a method that weighs tokens."""
+    return next((extra for extra in extras if isinstance(extra, TokenWeight)), None)
+
+
+def weights_of(
+    weight: TokenWeight, signals: Signals, step: int = 0, total_steps: int = 1, key: Key | None = None, state: State | None = None
+) -> tuple[PerToken, State]:
+    """The factor (B, T) of a token weight, and the state of all parts after it; state: None = at its start.
+
+    DataError for one that draws where `key` is None.
+    """
+    if key is None and weight.random:
+        raise DataError(f"advantages_of: {type(weight).__name__} draws at random; pass key= (the key of the run).")
+    state = {weight.slot: weight.start()} if state is None else state
+    own = weight.own_state(state, signals.mask.device)
+    factor, moved = weight.token_weights(signals, step, total_steps, key, own)  # type: ignore[arg-type]  # None: it draws nothing
+    return factor, weight.moved(state, moved)
+
+
+def paid(signals: Signals) -> PerToken:
+    """The advantage of each counted token, (B, T); 0 elsewhere."""
+    return torch.where(signals.mask, signals.require("advantages", "a token weight").float()[:, None], 0.0)
+
+
+def lifted(advantages: PerToken, bonus: PerToken, kappa: float) -> PerToken:
+    """(A + min(bonus, |A| / kappa)) / A, for a bonus >= 0; 1 where A is 0. The sign of A stays while kappa > 1."""
+    size = torch.where(advantages == 0, 1.0, advantages.abs())
+    return 1.0 + advantages.sign() * (bonus / size).clamp(max=1.0 / kappa)
+
+
+def covariance(signals: Signals) -> PerToken:
+    """(A_t - mean A)(log pi_old - mean log pi_old) of arXiv 2505.22617, means over the rollout's counted tokens; 0 elsewhere."""
+    return _deviation(paid(signals), signals.mask) * _deviation(signals.old_logps, signals.mask)
+
+
+def _deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
+    """Values minus their mean over the counted tokens; 0 elsewhere."""
+    kept = torch.where(mask, values.float(), 0.0)
+    return torch.where(mask, kept - kept.sum() / mask.sum().clamp(min=1), 0.0)
+
+
+def entropy_drift(log_probs: Float[Tensor, "B T V"]) -> PerToken:
+    """sum_a pi_a^2 (log pi_a + H) of each state, from its log-probs of every next token."""
+    probs = log_probs.exp()
+    entropies = torch.special.entr(probs).sum(-1, keepdim=True)
+    drift: PerToken = (probs**2 * (log_probs.clamp(min=-1e4) + entropies)).sum(-1)
+    return drift

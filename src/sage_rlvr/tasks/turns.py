@@ -1,0 +1,24 @@
+"""What a policy writes on a problem: a completion, or its turns of an episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Said = str | tuple[str, ...]
+"""What a policy wrote: a completion, or its turns of an episode."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of an episode. `Worked.examples` of a task with turns makes it; fine-tuning and the rendering of episodes read it.
+
+    learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned.
+    """
+
+    who: Literal["policy", "environment"]
+    text: str
+    learned: bool = True
+
+
+__all__ = ["Said", "Turn"]

@@ -1,0 +1,65 @@
+"""`Verdict`: what a verifier says of one completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite  # `math` is a module of this package
+from typing import Any, Literal, get_args
+
+from sage_rlvr.errors import DataError
+
+Label = Literal["right", "wrong", "undecided"]
+
+UNANSWERED = frozenset(
+    {
+        *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place that is read
+        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: all of it is read
+        *("no conclusion", "no line is edited"),  # knights_and_knaves, repair
+    }
+)
+"""Reasons of "wrong" verdicts with the meaning: nothing was found where the answer is read. A verifier or a reward from outside
+uses "no answer". Stored samples keep the reason, so that they are counted alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of one completion, and why in a few stable words. Every verifier and task returns it; rewards, sample
+    stores, metrics (which count the reasons) and audits read it.
+
+    score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
+    """
+
+    label: Label
+    reason: str
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.label not in get_args(Label):
+            raise DataError(f"Verdict({self.label!r}, ...): the label is one of {', '.join(get_args(Label))}")
+        if self.score is not None and not _is_finite(self.score):
+            raise DataError(f"Verdict({self.label!r}, ..., score={self.score!r:.80}): the score is a finite number, or None")
+
+    @property
+    def right(self) -> bool:
+        """True only for the label "right": an undecided completion earns no reward."""
+        return self.label == "right"
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nothing was found where the answer is read (`UNANSWERED`)."""
+        return self.label == "wrong" and self.reason in UNANSWERED
+
+    @property
+    def reward(self) -> float:
+        """What a completion earns: `score`, else 1 where it is right and 0 where it is not, undecided included."""
+        return float(self.right) if self.score is None else self.score
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+__all__ = ["UNANSWERED", "Label", "Verdict"]
