@@ -64,6 +64,8 @@ class Compare(Command):
     """Exit with code 3 if pass@K is lower than the control's (pass@8), lower at any k (loss), or higher at no k (no-gain)."""
 
     def execute(self, session: Session) -> int:
+        """Read the arms, judge again where asked, print or write the comparisons. Returns 0; raises ConfigError for options that
+        do not go together, DataError for inputs that cannot be compared."""
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
         from sage_rlvr.api.printed import patterns, print_results
         from sage_rlvr.results.rejudged import lines

@@ -37,6 +37,7 @@ class Report(Command):
     """The title of the page."""
 
     def execute(self, session: Session) -> int:
+        """Write the page and print its files and its answer. Returns 0; raises DataError for inputs that cannot be read."""
         from sage_rlvr.api import report
 
         with reporting(session.note, f"report: reading {', '.join(self.runs)}, comparing, drawing figures"):

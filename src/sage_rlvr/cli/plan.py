@@ -49,6 +49,7 @@ class Plan(Command):
     """The split of the evaluations."""
 
     def execute(self, session: Session) -> int:
+        """Print what an experiment of that size can detect. Returns 0; raises ConfigError for sizes that mean nothing."""
         from sage_rlvr.results.read import K
         from sage_rlvr.stats.plan import EvaluationSize, assume, make_plan, needed_line, plan_lines
 

@@ -38,6 +38,7 @@ class Show(Command):
     """Settings for a method by name, as in `train`."""
 
     def execute(self, session: Session) -> int:
+        """Print the resolved recipe and the loss that it optimizes. Returns 0; raises ConfigError for an invalid recipe."""
         config = read_recipe(self.recipe, session.edits, task=self.task)
         session.say(*recipe_lines(config))
         if isinstance(config, TrainConfig) and config.data is None and config.task is None:
@@ -60,6 +61,7 @@ class Recipes(Command):
     """List only recipes whose name or description contains all of these words."""
 
     def execute(self, session: Session) -> int:
+        """Print the shipped recipes that have all words. Returns 0; raises ConfigError where none has."""
         listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
         _list(session, listed, self.words, "recipe")
         bases = [name.partition("/")[0] for name, _ in listed if name.endswith("/base")]
@@ -80,6 +82,7 @@ class Methods(Command):
     """List only methods whose line contains all of these words."""
 
     def execute(self, session: Session) -> int:
+        """Print the methods that have all words. Returns 0; raises ConfigError where none has."""
         from sage_rlvr.training.engines import runs_on
 
         registry = registry_of("method")
@@ -136,6 +139,8 @@ class Parts(Command):
     """One kind of part, for example guides; or a part, for example branch, to list its options."""
 
     def execute(self, session: Session) -> int:
+        """Print one part with its options, or the list of all parts or of a kind. Returns 0; raises ConfigError for an
+        unknown name."""
         asked = None if self.name is None else self.name.replace("-", "_")
         if asked is None or asked.removesuffix("s") in HOMES:  # a list, which the base install can print
             for kind in HOMES if asked is None else [asked.removesuffix("s")]:

@@ -29,6 +29,7 @@ class Sweep(Command):
     """Print the resolved design, added controls, finished and remaining work; write no files."""
 
     def execute(self, session: Session) -> int:
+        """Print the plan; without --dry-run, run what it lacks and print the comparisons. Returns 0, or 2 where a run failed."""
         from sage_rlvr.api.compare import swept
         from sage_rlvr.api.printed import print_results
         from sage_rlvr.sweeps.display import dry_lines, table
@@ -74,6 +75,7 @@ class Demo(Command):
     """Training runs at a time (default: as many as the cores hold; of smollm2 one, with all cores)."""
 
     def execute(self, session: Session) -> int:
+        """Train, evaluate and compare, write the page and print it. Returns 0, or 2 where a run failed."""
         from sage_rlvr.api.compare import demo_folder, demonstrated
         from sage_rlvr.api.printed import print_results
         from sage_rlvr.cli.evaluate import print_cross_check

@@ -37,6 +37,8 @@ class ExportVerl(Command):
     """Export even if the verifier fails the audit."""
 
     def execute(self, session: Session) -> int:
+        """Write the problems as verl's data files and print the command that trains on them. Returns 0; raises ConfigError for a
+        task that cannot be exported."""
         from sage_rlvr.training.verl.arguments import command, words_of_export
         from sage_rlvr.training.verl.problems import SPLITS, Named, chosen, export
 
@@ -99,6 +101,7 @@ class ImportConfig(Command):
     """The recipe's file; by default the recipe is printed."""
 
     def execute(self, session: Session) -> int:
+        """Print the recipe, or write it to --out, with a note per setting. Returns 0; raises ConfigError where the file exists."""
         from sage_rlvr.contrib.io.import_config import import_config
 
         found = import_config(self.file, session.edits)

@@ -59,6 +59,8 @@ class Samples(Command):
     """First create the store from a file of --to-parquet."""
 
     def execute(self, session: Session) -> int:
+        """Import or export as the options say, then print the report of the store. Returns 0; raises DataError for a damaged
+        file."""
         from sage_rlvr.evaluation.sample_report import pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
@@ -123,6 +125,7 @@ class ShowSamples(Command):
     """Only samples with this verdict."""
 
     def execute(self, session: Session) -> int:
+        """Print samples of the store in full. Returns 0; raises DataError where the folder is no sample store."""
         from sage_rlvr.evaluation.sample_text import sample_lines
         from sage_rlvr.evaluation.store import SampleStore
 
