@@ -22,9 +22,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_store
 from sage_rlvr.evaluation.judged import UNJUDGED, JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.database import TURNS
-from sage_rlvr.evaluation.store.rows import turns_in
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, turns_in, unescape
+from sage_rlvr.evaluation.store.schema import TURNS
 from sage_rlvr.safe_io import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers

@@ -1,5 +1,4 @@
-"""The rows of a sample store: missing samples, claims of writers, commits of complete chunks, and reading as a table, samples or
-counts."""
+"""Reading a sample store: what is there and what is missing, as tables, samples or counts."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,36 +16,32 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import (
+from sage_rlvr.evaluation.store.database import Database, damaged
+from sage_rlvr.evaluation.store.identity import Identity, requested
+from sage_rlvr.evaluation.store.older import VERDICTS, has_table
+from sage_rlvr.evaluation.store.repeats import Repeat
+from sage_rlvr.evaluation.store.sample import (
+    ESCAPED,
+    AskedProblem,
+    Chunk,
+    Sample,
+    escape,
+    natural,
+    turns_in,
+    turns_unmarked,
+    unescape,
+    unmarked,
+)
+from sage_rlvr.evaluation.store.schema import (
     COLUMNS,
     FILE,
     JUDGED,
     NESTED,
     TURNS,
-    Database,
     array_of,
-    damaged,
-    insert,
-    stored,
+    question_of,
+    question_texts,
 )
-from sage_rlvr.evaluation.store.older import has_table
-from sage_rlvr.evaluation.store.repeats import Repeat
-from sage_rlvr.evaluation.store.sample import (
-    ESCAPED,
-    LABELS,
-    AskedProblem,
-    Chunk,
-    Identity,
-    Sample,
-    checked,
-    escape,
-    natural,
-    text_hash,
-    turns_unmarked,
-    unescape,
-    unmarked,
-)
-from sage_rlvr.evaluation.store.writers import name_of, other_writers, processes, sign_in, sign_out
 from sage_rlvr.safe_io import parse_json
 from sage_rlvr.tasks.chance import KEY
 
@@ -84,8 +79,8 @@ class Counts:
     finish_unknown: Ints
 
 
-class SampleRows(Database):
-    """The chunks of a store, held, missing and claimed, and what was committed."""
+class StoredSamples(Database):
+    """A store as it is read. `SampleStore` also writes."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -97,18 +92,55 @@ class SampleRows(Database):
         """Of a table of its samples."""
         return (*COLUMNS, TURNS) if self.identity.turns > 1 else COLUMNS
 
-    def close(self) -> None:
-        """Release claimed chunks and close the file; a second call does nothing. Reading reopens the file."""
-        if self._writer is not None:
-            self.release()
-            sign_out(self._writer)
-            self._writer = None
-        with self._mutex:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+    # ---- what is recorded of the store
 
-    # ---- what lacks, and who works on it
+    def wanted(self) -> dict[str, int]:
+        """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
+        return requested(self.facts()["wanted"], str(self.path / FILE))
+
+    def place(self) -> str | None:
+        """The folder or name of the policy as recorded by `keep_place`; None without a record."""
+        model = self.facts().get("place")
+        return None if model is None else str(model)
+
+    def lacking(self, counts: Counts) -> str:
+        """A text about requested problems without samples in `counts`; "" if there are none."""
+        wanted, present = self.wanted().get("problems", 0), len(counts.problems)
+        return f"samples of {present} of {wanted} problems; {self._advice()}" if present < wanted else ""
+
+    def verifiers(self) -> list[dict[str, Any]]:
+        """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
+        there are several where a store was judged again and then topped up."""
+        with self.transaction() as db:
+            table = VERDICTS if self._older else "verdicts"
+            sql = f"SELECT verifier, who, at, count(*) FROM {table} GROUP BY pass, verifier ORDER BY pass, min(id)"
+            rows = db.execute(sql).fetchall()
+        if not rows:
+            rows = [(self.identity.verifier_hash, None, None, 0)]
+        return [{"verifier_hash": verifier, "by": who, "at": at, "rows": count} for verifier, who, at, count in rows]
+
+    def under(self, key: str) -> set[str | None]:
+        """What the samples' versions say of `key` (`SCORED`, `GUIDED`), each once; None is of those that say nothing."""
+        return {versions.get(key) for versions in self._all_versions().values()}
+
+    def _all_versions(self) -> dict[str, dict[str, Any]]:
+        """The versions that samples have, as they are stored -> as they are read."""
+        with self.transaction() as db:
+            texts = [text for (text,) in db.execute("SELECT DISTINCT versions FROM samples")]
+        return {text: self._versions(text) for text in texts}
+
+    def _versions(self, text: str) -> dict[str, Any]:
+        return dict(parse_json(text, f"{self.path / FILE}, versions of a sample"))
+
+    def questions(self) -> dict[str, AskedProblem]:
+        """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
+        self.verify()
+        with self.transaction() as db:
+            kept = not self._older or has_table(db, "problems")
+            rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if kept else []
+        return {unescape(name): question_of(prompt, gold) for name, prompt, gold in rows}
+
+    # ---- what is missing
 
     def missing(self, problem_ids: Iterable[str], n: int) -> list[Chunk]:
         """The missing chunks for n samples of every problem, all first chunks before any second chunk.
@@ -143,98 +175,7 @@ class SampleRows(Database):
             )
         return [Chunk(problem, first, self._size) for first in range(0, n, self._size) for problem in problems]
 
-    def claim(self, problem_ids: Iterable[str], n: int, most: int = 1) -> list[Chunk]:
-        """Up to `most` of the missing chunks, which no other live writer works on; [] when none is left to take.
-
-        A claim ends with the chunk's commit, with `release`, `close`, or the end of this process, SIGKILL included. A
-        writer that gets [] while `missing` is not empty can wait: others are at work on the rest.
-        """
-        with self.transaction(write=True) as db:
-            if self._writer is None:
-                self.verify()
-                self._writer = sign_in(self.path)
-            writer = name_of(self._writer)
-            alive = json.dumps([writer, *other_writers(self.path, self._writer)])
-            db.execute("DELETE FROM claims WHERE writer NOT IN (SELECT value FROM json_each(?))", (alive,))
-            taken = set(db.execute("SELECT problem, first FROM claims"))
-            free = [chunk for chunk in self.missing(problem_ids, n) if chunk.address not in taken][:most]
-            db.executemany("INSERT INTO claims (problem, first, writer) VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
-        return free
-
-    def claimants(self) -> str:
-        """The other processes with claims, as text for a message."""
-        own = None if self._writer is None else name_of(self._writer)
-        with self.transaction() as db:
-            names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
-        return f"process {processes(names)}" if names else "another process"
-
-    def release(self) -> None:
-        """Release all claimed chunks without committing them."""
-        if self._writer is not None:
-            with self.transaction(write=True) as db:
-                db.execute("DELETE FROM claims WHERE writer = ?", (name_of(self._writer),))
-
-    # ---- written
-
-    def commit(self, samples: Sequence[Sample]) -> list[Chunk]:
-        """Store whole chunks, all of them or none; returns those that were not there before.
-
-        A chunk that is there already is dropped when its seeds and tokens (texts, where there are no tokens) are the
-        same, else DataError: the sampler is not a function of the seed. DataError also for chunks that are not whole
-        and for samples that cannot be used, with nothing written.
-        """
-        rows, chunks = checked(samples, self._size, self.identity.turns)
-        with self.transaction(write=True) as db:
-            held = self._held({chunk.problem for chunk in chunks})
-            new = [chunk for chunk in chunks if chunk not in held]
-            for chunk in new:
-                _delete(db, chunk)  # what is left of it, where rows were deleted by hand
-            for sample in rows:
-                row = self._row_of(sample)
-                if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in held:
-                    self._check_same(db, row)
-                else:
-                    insert(db, row)
-            db.executemany("DELETE FROM claims WHERE problem = ? AND first = ?", [chunk.address for chunk in chunks])
-        return new
-
-    def _row_of(self, sample: Sample) -> dict[str, Any]:
-        """A sample as it is stored, judged and made under this identity."""
-        row = stored(vars(sample))
-        row |= {name: None if row[name] is None else escape(row[name]) for name in ESCAPED}
-        row |= {"sample": int(sample.sample), "seed": None if sample.seed is None else int(sample.seed)}
-        row["latency_s"] = None if sample.latency_s is None else float(sample.latency_s)
-        row |= {"text_hash": text_hash(sample.text), "verifier": self.identity.verifier_hash}
-        row[TURNS] = None if sample.turns is None else json.dumps(sample.turns)
-        return row | {"versions": json.dumps(dict(self.identity.versions), sort_keys=True)}
-
-    def _check_same(self, db: sqlite3.Connection, new: Mapping[str, Any]) -> None:
-        sql = "SELECT seed, token_ids, text_hash FROM samples WHERE problem = :problem AND sample = :sample"
-        seed, tokens, text = db.execute(sql, new).fetchone()
-        known = tokens is not None and new["token_ids"] is not None
-        if seed != new["seed"] or (tokens != new["token_ids"] if known else text != new["text_hash"]):
-            raise DataError(
-                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} already exists with "
-                "other tokens or another seed: this sampler is not a function of the seed, or two evaluations share "
-                "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
-            )
-
-    def describe(self, questions: Mapping[str, AskedProblem]) -> None:
-        """Keep the prompts and golds of problems that have none here yet."""
-        if set(questions) <= set(self.questions()):
-            return
-        with self.transaction(write=True) as db:
-            insert_questions(db, questions)
-
-    # ---- read
-
-    def questions(self) -> dict[str, AskedProblem]:
-        """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
-        self.verify()
-        with self.transaction() as db:
-            kept = not self._older or has_table(db, "problems")
-            rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if kept else []
-        return {unescape(name): question_of(prompt, gold) for name, prompt, gold in rows}
+    # ---- samples
 
     def _read(
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
@@ -249,17 +190,18 @@ class SampleRows(Database):
         self.verify()
         with self.transaction() as db:
             self._check_whole(db)
-            names = [unescape(name) for (name,) in db.execute("SELECT DISTINCT problem FROM samples")]
-            names = sorted(names, key=natural) if problems is None else list(problems)
-            if lacking := self.missing(names, 1 if n is None else n):
+            if problems is None:
+                stored = db.execute("SELECT DISTINCT problem FROM samples").fetchall()
+                problems = sorted((unescape(name) for (name,) in stored), key=natural)
+            if missing := self.missing(problems, 1 if n is None else n):
                 raise DataError(
-                    f"{self.path}: {len(lacking)} chunks are missing for n = {n or self._size} samples of every problem, the first "
-                    f"being problem {lacking[0].problem!r} from sample {lacking[0].first}; continue the evaluation, or use "
+                    f"{self.path}: {len(missing)} chunks are missing for n = {n or self._size} samples of every problem, the first "
+                    f"being problem {missing[0].problem!r} from sample {missing[0].first}; continue the evaluation, or use "
                     "a smaller n"
                 )
             db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (rank INTEGER PRIMARY KEY, problem TEXT NOT NULL)")
             db.execute("DELETE FROM temp.chosen")
-            db.executemany("INSERT INTO temp.chosen (problem) VALUES (?)", [(escape(name),) for name in names])
+            db.executemany("INSERT INTO temp.chosen (problem) VALUES (?)", [(escape(name),) for name in problems])
 
     def _check_whole(self, db: sqlite3.Connection) -> None:
         """Once per process: DataError where a chunk, which was committed whole, has lost a sample."""
@@ -283,20 +225,24 @@ class SampleRows(Database):
         )
 
     def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
-        judged = bool(set(columns) & set(JUDGED))
-        names = [f"{'v' if name in JUDGED else 's'}.{name}" for name in (*columns, *(("verifier",) * judged))]
-        sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.rank, s.sample"
+        parameters = {"n": ALL if n is None else n, "verifier": verifier}
+        names = [f"v.{name}" if name in JUDGED else f"s.{name}" for name in columns]
+        order = "ORDER BY c.rank, s.sample"
         with self.transaction() as db:
-            rows = db.execute(sql, {"n": ALL if n is None else n, "verifier": verifier}).fetchall()
-            if lacking := sum(row[-1] is None for row in rows) if judged else 0:
-                if verifier is None:
-                    raise damaged(self.path, f"{lacking} of {len(rows)} samples have lost their verdict")
+            if not set(columns) & set(JUDGED):
+                return db.execute(f"SELECT {', '.join(names)}{CHOSEN} {order}", parameters).fetchall()
+            sql = f"SELECT {', '.join(names)}, v.verifier{CHOSEN}{NEWEST} {order}"
+            rows = db.execute(sql, parameters).fetchall()
+            unjudged = sum(row[-1] is None for row in rows)
+            if unjudged and verifier is None:
+                raise damaged(self.path, f"{unjudged} of {len(rows)} samples have lost their verdict")
+            if unjudged:
                 known = [name for (name,) in db.execute("SELECT DISTINCT verifier FROM verdicts ORDER BY pass")]
                 raise DataError(
-                    f"{self.path}: {lacking} of {len(rows)} samples have no verdict of {verifier!r}; "
+                    f"{self.path}: {unjudged} of {len(rows)} samples have no verdict of {verifier!r}; "
                     f"run reverify with it, or choose one of {known}"
                 )
-        return [row[:-1] for row in rows] if judged else rows
+        return [row[:-1] for row in rows]
 
     def table(
         self,
@@ -315,7 +261,7 @@ class SampleRows(Database):
         if columns is None:
             questions, at = self.questions(), names.index("problem")
             names += ASKED
-            rows = [(*row, *_texts(questions.get(unescape(row[at])))) for row in rows]
+            rows = [(*row, *question_texts(questions.get(unescape(row[at])))) for row in rows]
         kept = {name: fact for name, fact in self.facts().items() if name in ("wanted", KEY)}
         about = {"identity": self.identity.tree(), **kept}
         return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
@@ -365,18 +311,25 @@ class SampleRows(Database):
         like it warns. See `evaluation/store/repeats.py`.
         """
         rows = self._read(("problem", "verdict", "verifier", "finish"), problems, n, verifier)
-        judges = sorted({judge for _, _, judge, _ in rows})
+        judges = sorted({judge for _, _, judge, _ in rows})  # of the newest verdicts
         if len(judges) > 1:
             raise DataError(f"{self.path}: verdicts of several verifiers are mixed ({judges}); run reverify with one")
         for repeat in self.repeats(problems=problems, n=n) if check else []:
             if repeat.certain:
                 raise DataError(f"{self.path}: {repeat.sentence}")
             warnings.warn(f"{self.path}: {repeat.sentence}", stacklevel=2)
-        names = list(dict.fromkeys(row[0] for row in rows))
-        kinds = ("n", *LABELS, "end length", "end None")
-        many = Counter((problem, kind) for problem, label, _, end in rows for kind in ("n", label, f"end {end}"))
-        columns = (np.array([many[name, kind] for name in names], dtype=np.int64) for kind in kinds)
-        return Counts(tuple(map(unescape, names)), *columns)
+        names = list(dict.fromkeys(problem for problem, *_ in rows))
+        of_problem, labels = Counter(problem for problem, *_ in rows), Counter((problem, label) for problem, label, *_ in rows)
+        finishes = Counter((problem, finish) for problem, _, _, finish in rows)
+        return Counts(
+            problems=tuple(unescape(name) for name in names),
+            n=_ints(of_problem[name] for name in names),
+            right=_ints(labels[name, "right"] for name in names),
+            wrong=_ints(labels[name, "wrong"] for name in names),
+            undecided=_ints(labels[name, "undecided"] for name in names),
+            truncated=_ints(finishes[name, "length"] for name in names),
+            finish_unknown=_ints(finishes[name, None] for name in names),
+        )
 
     def repeats(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> list[Repeat]:
         """Signs that samples are not independent; [] if there are none. See `evaluation/store/repeats.py`."""
@@ -389,7 +342,9 @@ class SampleRows(Database):
         digest = hashlib.sha256()
         with self.transaction():
             self._choose(problems, n)
-            for name in (name for name in self.columns if name not in UNSTEADY):
+            for name in self.columns:
+                if name in UNSTEADY:
+                    continue
                 rows = self._chosen((name,), n)
                 digest.update(f"{name}:{len(rows)}:".encode())
                 for (value,) in rows:
@@ -407,30 +362,5 @@ def _sample_of(row: dict[str, Any]) -> Sample:
     return Sample(**row | {"text": unmarked(row["text"], row["finish"])})  # stores of earlier versions have the mark
 
 
-def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
-    """Turns as they are stored -> (who, text, tokens) of each."""
-    return tuple((str(who), str(words), int(tokens)) for who, words, tokens in parse_json(text, "turns of a sample", None))
-
-
-def question_of(prompt: str, gold: str | None) -> AskedProblem:
-    """Prompt and gold from their stored texts."""
-    return AskedProblem(unescape(prompt), None if gold is None else unescape(gold))
-
-
-def _texts(question: AskedProblem | None) -> tuple[str | None, str | None]:
-    """Inverse of `question_of`; nothing without a question."""
-    if question is None:
-        return None, None
-    return escape(question.prompt), None if question.gold is None else escape(question.gold)
-
-
-def _delete(db: sqlite3.Connection, chunk: Chunk) -> None:
-    rows, address = "samples WHERE problem = ? AND sample BETWEEN ? AND ?", (*chunk.address, chunk.samples[-1])
-    db.execute(f"DELETE FROM verdicts WHERE id IN (SELECT id FROM {rows})", address)
-    db.execute(f"DELETE FROM {rows}", address)
-
-
-def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
-    """Prompts and golds of problems, except those that are there already."""
-    rows = [(escape(name), *_texts(question)) for name, question in sorted(questions.items())]
-    db.executemany("INSERT OR IGNORE INTO problems (problem, prompt, gold) VALUES (?, ?, ?)", rows)
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)
