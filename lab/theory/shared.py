@@ -294,7 +294,7 @@ class SharedWorld:
                 if (now := method.at(step, steps)) != known:
                     known, paid = now, self.averages(now, group_size)
                 loss = self.expected_loss(method, leaf, paid=paid, **when)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()
             falling.step()
         return leaf.detach()

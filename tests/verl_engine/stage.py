@@ -142,8 +142,8 @@ class Stages:
         """The rows of the groups under verl's keys and fields; the prompts are asked in their order."""
         self.store.rows.clear()
         size, uids = groups.rewards.shape[1], [f"{self.trainer.global_steps}p{n}" for n in range(len(groups.prompts))]
-        if hasattr(self.trainer, "_asked"):
-            self.trainer._asked.update({uid: len(self.trainer._asked) + n for n, uid in enumerate(uids)})
+        if hasattr(self.trainer, "_arrival"):
+            self.trainer._arrival.update({uid: len(self.trainer._arrival) + n for n, uid in enumerate(uids)})
         keys = [f"{uid}_{member}_0" for uid in uids for member in range(size)]
         for row, key in enumerate(keys):
             prompt = torch.tensor(groups.prompts[row // size])

@@ -197,7 +197,7 @@ def test_a_resumed_step_has_the_noise_it_had(monkeypatch: pytest.MonkeyPatch):
     groups, _ = record(config)
     for asked in ({}, {f"older{n}": n for n in range(8)}):
         verl = stages(config, monkeypatch)
-        verl.trainer.global_steps, verl.trainer._asked = 3, dict(asked)
+        verl.trainer.global_steps, verl.trainer._arrival = 3, dict(asked)
         verl.step(groups[2])
         mask = verl.padded("response_mask").bool()
         signals = Signals(verl.padded("old_log_probs"), verl.padded("unshaped"), mask, torch.arange(len(mask)))

@@ -58,10 +58,10 @@ def ascend(value: Callable[[Tensor], Tensor], start: Tensor, rounds: int = 40) -
         def closure(optimizer: torch.optim.LBFGS = optimizer) -> Tensor:
             optimizer.zero_grad()
             loss = -value(point)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
     return point.detach()
 
 

@@ -140,7 +140,7 @@ def _unheard(line: object) -> None:
 
 
 def _require(engine: str) -> None:
-    from sage_rlvr.training.trl import require_trl  # an engine that need not be installed
+    from sage_rlvr.training.trl.versions import require_trl  # an engine that need not be installed
     from sage_rlvr.training.verl import require_verl  # an engine that need not be installed
 
     try:

@@ -137,9 +137,9 @@ def found_in(
     numbers: Tensor, rewards: Tensor, answers: Tensor, rollout: Rollout, step: int, advantages: Tensor | None = None
 ) -> Answers:
     """The right completions of a rollout's groups, with the log-probs under which they were sampled."""
-    paid = None if advantages is None else advantages.cpu()
-    parts = (rewards, answers, rollout.tokens, rollout.mask, rollout.logps)
-    return Answers.of_rollout(numbers, *(part.cpu() for part in parts), step, paid)
+    tokens, mask, logps = (part.cpu() for part in (rollout.tokens, rollout.mask, rollout.logps))
+    kept = None if advantages is None else advantages.cpu()
+    return Answers.of_rollout(numbers, rewards.cpu(), answers.cpu(), tokens, mask, logps, step, kept)
 
 
 def file_answers(loop: Loop, file: str) -> Answers:

@@ -137,8 +137,8 @@ class CompletionRows:
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Values of all completions, (B,) or (P, G), as those of the groups of each size."""
-        found = values.reshape(-1).split([part.rewards.numel() for part in self.groups])
-        return [one.reshape(part.rewards.shape) for one, part in zip(found, self.groups, strict=True)]
+        parts = values.reshape(-1).split([part.rewards.numel() for part in self.groups])
+        return [one.reshape(part.rewards.shape) for one, part in zip(parts, self.groups, strict=True)]
 
 
 def together(parts: Sequence[Groups], pad_id: int) -> Groups:

@@ -1,6 +1,12 @@
 """The reference engine: GRPO and SAGE on one screen (`train_step`), in plain torch and transformers.
 
-    collect (samplers.py) -> score -> signals -> shape (log q) -> credit (advantages) -> update
+    collect   samplers.py draws groups, the verifier judges them, and the sampler keeps some     (rollouts.py, groups.py)
+    score     log-probs and entropies of their tokens, under the policy and the reference        (scores.py, reference.py)
+    shape     log q of the guide, which multiplies the reference                                 (core/guides)
+    credit    advantages, the KL in the reward among them                                        (core/method.py)
+    update    mini-batches of whole groups, each in micro-batches, and the optimizer's steps     (optimizer.py)
+
+The adapters of TRL and verl name the same five stages (trl/trainer.py, verl/trainer.py).
 
 Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
 policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
@@ -79,23 +85,26 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     """
     method, key, total = loop.method, loop.key, loop.config.steps
     sampler, memory = sampler_of(method), recall(loop, step)
-    found = sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
-    if not found.groups:
-        return memory.commit(found.metrics | memory.updates(), found.parts)
-    groups = CompletionRows.of(found.groups, loop.tokens.pad_id)
+    collected = sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
+    if not collected.groups:
+        return memory.commit(collected.metrics | memory.updates(), collected.parts)
+    groups = CompletionRows.of(collected.groups, loop.tokens.pad_id)
     scores, reference = step_scores(loop, groups)  # score
     signals = step_signals(loop, groups, scores, reference)
     gap = sampler_gap(loop, groups, signals, step)
+    # Of the policy that sampled, once per rollout: computed again from a policy that has moved, q would follow it.
     log_q = shape(method, signals, step, total, key)  # shape
-    worth = credit(method, groups.rewards, signals, log_q, step, total, key, found.parts)  # credit
-    weights, weighed = sampler.weights(groups, scores.logps)
     clamped = q_clamped(method, signals, step, total, key)
-    whole = batch_of(loop, groups, signals, scores, reference, worth, log_q=log_q, q_clamped=clamped, weights=weights)
-    moved = updates(loop, whole, groups, has_signal(method, worth.grouped, whole.mask), step, memory)  # update
-    for part, paid in zip(groups.groups, groups.split(worth.grouped), strict=True):
-        memory.see(part, paid)
-    metrics = found.metrics | gap | weighed | moved | advantage_metrics(worth.advantages, signals.mask)
-    return memory.commit(metrics | state_metrics(worth.state), worth.state)
+    # With the parts' state as the sampler left it, and not `loop.parts`: the plan of this rollout has moved it already.
+    credited = credit(method, groups.rewards, signals, log_q, step, total, key, collected.parts)  # credit
+    weights, weighed = sampler.weights(groups, scores.logps)
+    whole = batch_of(loop, groups, signals, scores, reference, credited, log_q=log_q, q_clamped=clamped, weights=weights)
+    moved = updates(loop, whole, groups, has_signal(method, credited.grouped, whole.mask), step, memory)  # update
+    for part, advantages in zip(groups.groups, groups.split(credited.grouped), strict=True):
+        memory.see(part, advantages)
+    # The state of the run moves last: a step that raises leaves it as it was, so that the same step can be taken again.
+    metrics = collected.metrics | gap | weighed | moved | advantage_metrics(credited.advantages, signals.mask)
+    return memory.commit(metrics | state_metrics(credited.state), credited.state)
 
 
 def batch_of(
@@ -104,7 +113,7 @@ def batch_of(
     signals: Signals,
     scores: TokenScores,
     reference: TokenScores | None,
-    worth: Credit,
+    credited: Credit,
     **fixed: Tensor | None,
 ) -> Batch:
     """What the updates of a step descend; fixed: log_q, q_clamped and weights of its rows.
@@ -117,13 +126,13 @@ def batch_of(
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=worth.advantages,
+        advantages=credited.advantages,
         entropies=scores.entropies if "entropy_gradient" in needs else signals.entropies,
         max_tokens=loop.config.rollout.max_new_tokens,
         log_probs=scores.log_probs if "distributions" in needs else None,
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
-        loss_weights=worth.loss_weights,
+        loss_weights=credited.loss_weights,
         **fixed,
     )
 
@@ -144,13 +153,14 @@ def updates(
     update, which the learning rate reads, is a function of step, epoch and mini-batch only.
     """
     plan, collected = loop.config.updates, []
-    if plan.once:  # the scores of the rollout are in graph: no second forward
+    if plan.once:  # the scores of the rollout are in graph: no second forward, and no second backward through them
         return update(loop, [whole], whole.mask, signal, step, step, memory)
     single = plan.per_step == 1  # a single update that diverges has moved nothing
     with nullcontext() if single else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
             order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
             for n, part in enumerate(order.tensor_split(plan.minibatches)):
+                # Counted over all mini-batches, empty ones too: the learning rate and the buffer's draws are functions of it.
                 number = (step * plan.epochs + epoch) * plan.minibatches + n
                 if len(part):
                     rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
@@ -169,19 +179,20 @@ def update(
 
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
+    # The divisor of the whole mini-batch: micro-batches with one of their own would weigh tokens by the micro-batch they lie in.
     budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
     collected: list[tuple[float, float, dict[str, float]]] = []
     for part in parts:
         loss, metrics = objective(loop.method, part, step, loop.config.steps, budget=budget)
-        if not torch.isfinite(loss):
+        if not torch.isfinite(loss):  # before its backward: AdamW's moments never recover from one NaN
             raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
-        loss.backward()
+        loss.backward()  # of each micro-batch before the next forward: its graph is freed, gradients add up
         tokens, rows = part.mask.sum() / mask.sum(), part.mask.any(dim=1).sum() / mask.any(dim=1).sum()
         collected.append((float(tokens), float(rows), metrics))
     # Each mean is weighted by what it is a mean over: micro-batches have other shares of the tokens than of the completions.
     names = collected[0][2]
     shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
-    stored = memory.descend(number)
+    stored = memory.descend(number)  # adds to the gradients above: before the optimizer's step, which clears them
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
     skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
@@ -210,8 +221,9 @@ def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
     """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
     fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name not in ("logps", "loss_weights")}
+    indexed: dict[str, Any] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in fixed.items()}
     weights = {slot: weight[rows] for slot, weight in whole.loss_weights.items()}
-    return Batch(logps=logps, loss_weights=weights, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
+    return Batch(logps=logps, loss_weights=weights, **indexed)
 
 
 def build(config: TrainConfig) -> Loop:
@@ -221,7 +233,7 @@ def build(config: TrainConfig) -> Loop:
     policy, tokens = load_policy(config.model, dtype_of(config.engine))
     placed(policy, config.engine.device)
     check_vocabulary(method, policy.config.vocab_size)
-    policy.eval()  # dropout off: the policy that samples is the policy that is trained
+    policy.eval()  # dropout off: the policy that samples is the policy that is trained, and ratios start at exactly 1
     reference = load_reference(config, policy, tokens)
     task, problems = training_problems(config)
     if "ref_right" in method.needs:
@@ -231,7 +243,7 @@ def build(config: TrainConfig) -> Loop:
     optimizer = Optimizer(policy, config.optimizer, updates)
     models = (policy, reference, tokens)
     numbers = {} if method.buffer is None else numbered(problems)
-    begun = load_initial(config, policy, reference)
+    begun = load_initial(config, policy, reference)  # before `train` loads a checkpoint into the policy
     return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), 0, method.start(), numbers, begun)
 
 
@@ -254,10 +266,10 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    told = {"answers": unkeyed(loop.method, loop.task), "reward source": unverified(loop.method), "memory": lacks_room(loop, begin)}
-    for kind, said in told.items():
-        if said:
-            run.warn(kind, begin, said)
+    warnings = {"answers": unkeyed(loop.method, loop.task), "reward source": unverified(loop.method)}
+    for kind, warning in (warnings | {"memory": lacks_room(loop, begin)}).items():
+        if warning:
+            run.warn(kind, begin, warning)
     watches = (
         GuideWatch(loop.method.anchor, run.warn),
         BufferWatch(loop.method.buffer, config.steps, run.warn),
@@ -266,8 +278,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if begin < config.steps:
         first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
         setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
-        said = {"objective": config.objective, "engine": engine_line(loop), "prompt": first}
-        announce(progress.note, setting, begin=begin, tell=run.warn, **said)
+        lines = {"objective": config.objective, "engine": engine_line(loop), "prompt": first}
+        announce(progress.note, setting, begin=begin, tell=run.warn, **lines)
 
     def take(step: int) -> dict[str, float]:
         try:
@@ -280,7 +292,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             watch.see(step, metrics)
         if step == 0:
             after_first_step(progress.note, loop.method.anchor, metrics, run.warn)
-        follow(loop, step + 1)
+        follow(loop, step + 1)  # before `save`: the checkpoint of this step has to hold the reference of the next
 
     finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
     return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
@@ -299,6 +311,7 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     """
     loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
+    # Drawn again: the weights are those from before the step, and all that is random is a function of (seed, step).
     tokens, mask, problems = sampler_of(loop.method).again(loop, step, recall(loop, step))
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": tokens.contiguous(), "mask": mask.contiguous()}

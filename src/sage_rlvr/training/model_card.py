@@ -26,6 +26,7 @@ from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.state import CARD
+from sage_rlvr.training.trl.protocols import PolicyTrainer
 from sage_rlvr.verifiers.versions import version_hash
 
 # Fields of GRPOConfig that decide what is optimized or sampled, whoever set them.
@@ -42,19 +43,19 @@ ESTIMATED = "k3 of the sampled token (the engine's estimate, in place of the exa
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
 
 
-def facts(trainer: Any) -> dict[str, Any]:
+def facts(trainer: PolicyTrainer) -> dict[str, Any]:
     """The content of the card as plain values, also for run records and comparisons."""
     anchor, args = trainer.anchor, trainer.args
     method = None if trainer.method is None else _without_paths(trainer.method)
     policy = str(getattr(trainer.model.config, "_name_or_path", ""))
-    said = getattr(trainer, "reference_description", None)
+    reference = trainer.reference_description
     return {
         "engine": "trl",
         "policy": policy,
         "method": None if method is None else method.name,
         "objective": None if method is None else described_on_engine(method),
         "anchor": None if anchor is None else _anchor(anchor, "trl"),
-        "reference": None if said is None else _elsewhere(said, policy, *([] if anchor is None else [anchor.source])),
+        "reference": _elsewhere(reference, policy, *([] if anchor is None else [anchor.source])),
         "rewards": {name: reward_identity(function) for name, function in _rewards(trainer).items()},
         "settings": "GRPOConfig",
         "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
@@ -129,8 +130,8 @@ def _source(anchor: Anchor) -> str:
 
 def _elsewhere(text: str, *places: str) -> str:
     """A text that names policies, with those of local folders `_named`."""
-    for place in sorted(filter(os.path.isabs, places), key=len, reverse=True):  # a folder before one that it lies in
-        text = text.replace(place, _named(place))
+    for folder in sorted(filter(os.path.isabs, places), key=len, reverse=True):  # a folder before one that it lies in
+        text = text.replace(folder, _named(folder))
     return text
 
 
@@ -146,8 +147,8 @@ def _without_paths(method: Method) -> Method:
 
 def truncated(args: Any) -> list[str]:
     """Each setting under which the sampler leaves out or reweights tokens, so that samples are not the policy's own."""
-    found = [f"{name}={getattr(args, name)}" for name, whole in CUTS.items() if getattr(args, name, whole) != whole]
-    return [cut for cut in found if cut not in ("top_k=-1", "min_p=0.0", "top_k=None")]
+    cuts = [f"{name}={getattr(args, name)}" for name, whole in CUTS.items() if getattr(args, name, whole) != whole]
+    return [cut for cut in cuts if cut not in ("top_k=-1", "min_p=0.0", "top_k=None")]
 
 
 def reward_identity(function: Any) -> str:
@@ -180,11 +181,11 @@ def _options(function: Any) -> str:
     return repr((sorted(options.items()), limits))
 
 
-def render(found: dict[str, Any]) -> str:
+def render(card: dict[str, Any]) -> str:
     """The card as Markdown with the Hub's front matter."""
-    policy, cuts = found["policy"], ", ".join(found["truncated_sampling"])
+    policy, cuts = card["policy"], ", ".join(card["truncated_sampling"])
     on_hub = _on_hub(policy)
-    tags = [*(["trl"] if found["engine"] == "trl" else []), "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
+    tags = [*(["trl"] if card["engine"] == "trl" else []), "grpo", "sage-rlvr", *([card["method"]] if card["method"] else [])]
     cut = f"Sampling was truncated ({cuts}), while log-probs are those of the full policy: importance ratios are not exact."
     lines = [
         "---",
@@ -193,15 +194,15 @@ def render(found: dict[str, Any]) -> str:
         "tags:",
         *(f"- {json.dumps(tag)}" for tag in dict.fromkeys(tags)),
         *("---", "", CARD, ""),
-        *(["```text", found["objective"], "```", ""] if found["objective"] else []),
+        *(["```text", card["objective"], "```", ""] if card["objective"] else []),
         *([f"- trained from: {long_name(policy)}"] if policy in smollm2.LONG_NAMES else []),
-        *_anchor_lines(found["anchor"], found["reference"]),
-        *(f"- reward `{name}`: {identity}" for name, identity in found["rewards"].items()),
-        *(f"- trained: {found['trained']}", ""),
+        *_anchor_lines(card["anchor"], card["reference"]),
+        *(f"- reward `{name}`: {identity}" for name, identity in card["rewards"].items()),
+        *(f"- trained: {card['trained']}", ""),
         *([cut, ""] if cuts else []),
-        *(f"| {found['settings']} | |", "|---|---|"),
-        *(f"| {name} | {json.dumps(value)} |" for name, value in found["arguments"].items()),
-        *("", "Versions: " + ", ".join(f"{name} {said}" for name, said in found["versions"].items()) + ".", ""),
+        *(f"| {card['settings']} | |", "|---|---|"),
+        *(f"| {name} | {json.dumps(value)} |" for name, value in card["arguments"].items()),
+        *("", "Versions: " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + ".", ""),
         "This card contains no evaluation; for pass@k with intervals run `sage-rlvr eval` and `sage-rlvr compare`.",
         "",
     ]
@@ -231,7 +232,7 @@ def _anchor(anchor: Anchor, engine: str) -> dict[str, Any]:
     }
 
 
-def _rewards(trainer: Any) -> dict[str, Any]:
+def _rewards(trainer: PolicyTrainer) -> dict[str, Any]:
     names = getattr(trainer, "reward_func_names", None) or [str(i) for i in range(len(trainer.reward_funcs))]
     return dict(zip(names, trainer.reward_funcs, strict=True))
 

@@ -56,11 +56,11 @@ def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None =
     ids = tuple(int(i) for i in row.token_ids)
     if own is not None:
         return Text(asking(problem).ids, ids, tuple(map(bool, own)))
-    (said,) = asking.tokens.decode([list(ids)], [row.finish != "length"])
-    if said != row.text:
+    (decoded_text,) = asking.tokens.decode([list(ids)], [row.finish != "length"])
+    if decoded_text != row.text:
         raise DataError(
             f"problem {row.problem!r}, sample {row.sample}: this policy's tokenizer decodes the stored tokens as "
-            f"{said[:60]!r}, but the stored text is {row.text[:60]!r}; train the policy that generated the samples, or "
+            f"{decoded_text[:60]!r}, but the stored text is {row.text[:60]!r}; train the policy that generated the samples, or "
             "one with the same tokenizer"
         )
     return Text(asking(problem).ids, ids)
@@ -104,8 +104,8 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
 def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list[int]:
     """The rows that a step takes: pass after pass over all of them, each in its own order."""
     places = range(step * config.batch_size, (step + 1) * config.batch_size)
-    passes = {n: key.permutation(n, config.loss, total) for n in {place // total for place in places}}
-    return [int(passes[place // total][place % total]) for place in places]
+    passes = {n: key.permutation(n, config.loss, total) for n in {position // total for position in places}}
+    return [int(passes[position // total][position % total]) for position in places]
 
 
 def prefer(
@@ -124,8 +124,8 @@ def prefer(
         before = completion_logps(score(reference, *laid[:4]).logps, laid.own)
     loss, metrics = pair_loss(margins(logps[0::2], logps[1::2], before[0::2], before[1::2], beta))
     moved = stepped(loss, optimizer, step)
-    for place, who in enumerate(("winner", "loser")):
-        now, then = logps.detach()[place::2].mean(), before[place::2].mean()
+    for offset, who in enumerate(("winner", "loser")):
+        now, then = logps.detach()[offset::2].mean(), before[offset::2].mean()
         metrics |= {f"pairs/{who}_logp": float(now), f"pairs/{who}_shift": float(now - then)}
     return {"loss": loss.item(), **metrics, "offline/tokens": float(laid.own.sum()), **moved}
 

@@ -62,11 +62,11 @@ class Setting:
         size = [] if self.parameters is None else [f"{short(self.parameters)} parameters"]
         if self.trained is not None and self.parameters is not None and self.trained < self.parameters:
             size.append(f"{short(self.trained)} of them trained")
-        found = ", ".join([*size, f"{self.dtype} on {self.device}{self._threads}", f"lr {rate(self.lr)} {self.schedule}"])
+        text = ", ".join([*size, f"{self.dtype} on {self.device}{self._threads}", f"lr {rate(self.lr)} {self.schedule}"])
         if not self.idle:
-            return found
+            return text
         more = "a GPU is there and unused" if self.idle == 1 else f"{self.idle} GPUs are there and unused"
-        return f"{found}; {more} ({self.device_by})"
+        return f"{text}; {more} ({self.device_by})"
 
     @property
     def _threads(self) -> str:
@@ -92,7 +92,7 @@ def setting_of(model: Any, **more: Any) -> Setting:
     """The setting of a loaded model; more: what `Setting` has besides."""
     counts = [(int(getattr(p, "ds_numel", p.numel())), p.requires_grad) for p in model.parameters()]
     device = more.pop("device", None) or next(model.parameters()).device.type
-    found = {
+    fields = {
         "parameters": sum(n for n, _ in counts),
         "trained": sum(n for n, moves in counts if moves),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
@@ -100,7 +100,7 @@ def setting_of(model: Any, **more: Any) -> Setting:
         "idle": idle(device),
         "slow": slow_bfloat16(model),
     }
-    return Setting(**found | more)
+    return Setting(**fields | more)
 
 
 def of_optimizer(plan: Any) -> dict[str, Any]:
@@ -166,9 +166,9 @@ def announce(
     for line in (objective, setting.line, engine, prompt) if begin == 0 else (setting.line,):
         if line:
             note(line)
-    for kind, said in (("learning rate", setting.warning), ("dtype", setting.slow)):
-        if tell is not None and said:
-            tell(kind, begin, said)
+    for kind, warning in (("learning rate", setting.warning), ("dtype", setting.slow)):
+        if tell is not None and warning:
+            tell(kind, begin, warning)
 
 
 def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, float], tell: Tell | None = None) -> None:
@@ -176,9 +176,9 @@ def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, fl
 
     tell: warns of a gap that bfloat16's rounding does not explain.
     """
-    found = [dose(anchor, metrics), gap(metrics)]
-    if any(found):
-        note(f"after step 1: {'; '.join(filter(None, found))}")
+    notes = [dose(anchor, metrics), gap(metrics)]
+    if any(notes):
+        note(f"after step 1: {'; '.join(filter(None, notes))}")
     if tell is not None and metrics.get(MEAN_GAP, 0.0) > WIDE_GAP:
         tell(
             "sampler gap",
@@ -200,11 +200,11 @@ def dose(anchor: Anchor | None, metrics: Mapping[str, float]) -> str:
 
 def gap(metrics: Mapping[str, float]) -> str:
     """The gap between the log-probs of sampler and scorer; empty where it is rounding of float32."""
-    found = metrics.get(GAP, 0.0)
-    if found <= ROUNDED:
+    widest = metrics.get(GAP, 0.0)
+    if widest <= ROUNDED:
         return ""
     mean = f"{metrics[MEAN_GAP]:.2g} nats on average, " if MEAN_GAP in metrics else ""
-    return f"log-probs of sampler and scorer differ by {mean}{found:.2g} at most ({GAP})"
+    return f"log-probs of sampler and scorer differ by {mean}{widest:.2g} at most ({GAP})"
 
 
 __all__ = ["Setting", "after_first_step", "announce", "decoded", "idle", "of_optimizer", "setting_of"]

@@ -67,7 +67,7 @@ class Optimizer:
             fused=True,
         )
 
-    def _widen(self, parameter: Tensor) -> None:
+    def _widen(self, parameter: torch.nn.Parameter) -> None:
         """What backward left in a parameter of half precision, added to the gradient of its copy."""
         copy, grad = self.copies[parameter], parameter.grad
         assert grad is not None

@@ -13,7 +13,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
-    Asked,
+    PromptedTask,
     Said,
     Task,
     ready,
@@ -40,7 +40,7 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
             f"the task {task.name}; lower rollout.prompts_per_step, or give the task more problems"
         )
     if config.method.reward_source is not None:  # of rows all, so that the run does not meet one without a gold on its way
-        for problem in problems if isinstance(task, Asked) else problems[:1]:
+        for problem in problems if isinstance(task, PromptedTask) else problems[:1]:
             reference(task, problem)
     return task, problems
 
@@ -84,16 +84,16 @@ def unverified(method: Method) -> str:
 
 def files_of(config: TrainConfig) -> dict[str, str]:
     """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
-    found = task_of(config).files()
+    files = task_of(config).files()
     file = None if config.method.buffer is None else config.method.buffer.file
     if file is None:
-        return found
+        return files
     if not Path(file).is_file():
         raise ConfigError(
             f"{type(config.method.buffer).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
             '{"problem": id, "completion": text}'
         )
-    return found | {file: sha256_of(Path(file))}
+    return files | {file: sha256_of(Path(file))}
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class TaskReward:
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
         """What a completion of a row answers, as the task says it; for methods that compare answers."""
-        said = text if row.get("said") is None else tuple(row["said"])
-        return self.task.answer_key(self.problems[row["problem"]], said)
+        turns = text if row.get("said") is None else tuple(row["said"])
+        return self.task.answer_key(self.problems[row["problem"]], turns)
 
     def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
         """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
@@ -133,14 +133,14 @@ class TaskReward:
         """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
         `log_metric` and to the watch (`log_reasons`)."""
         said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
-            text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
-            for said, ids in zip(completions, completion_ids, strict=True)
+            text_of(answer) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
+            for answer, ids in zip(completions, completion_ids, strict=True)
         ]
-        pairs = [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)]
-        found = verdicts(self.task, pairs)
-        cut = [("".join(said)).endswith(NO_ANSWER) for said in said_by]
-        log_reasons(found, columns, read_at(self.task), lambda: elsewhere_of(self.task, pairs, found), cut)
-        return [said.reward for said in found]
+        pairs = [(self.problems[i], answer) for i, answer in zip(problem, said_by, strict=True)]
+        judged = verdicts(self.task, pairs)
+        cut = [("".join(answer)).endswith(NO_ANSWER) for answer in said_by]
+        log_reasons(judged, columns, read_at(self.task), lambda: elsewhere_of(self.task, pairs, judged), cut)
+        return [verdict.reward for verdict in judged]
 
 
 __all__ = ["TaskReward", "files_of", "training_problems"]

@@ -56,6 +56,7 @@ def stays_first(config: TrainConfig) -> bool:
 
 def frozen(model: PreTrainedModel) -> PreTrainedModel:
     """In eval mode, without gradients."""
+    # eval: with dropout the reference would differ from an equal policy, and the KL start above 0.
     return adjacent(model.eval().requires_grad_(False))
 
 
@@ -98,6 +99,7 @@ def follow(loop: Loop, done: int) -> None:
     """After `done` steps of the run: the reference becomes a copy of the policy, where this is the step for it."""
     anchor = loop.method.anchor
     if anchor is not None and loop.reference is not None and due(anchor.snapshot_step, anchor.refresh_every, done) == done:
+        # A copy: the policy itself would move with every update, and the KL stay 0. Checkpoints keep a reference with a step.
         loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), done
 
 
@@ -107,14 +109,14 @@ def reference_right(loop: Loop, groups: Groups) -> Tensor:
     Each problem is asked once, by itself, so that a run that goes on finds the numbers that it had. ConfigError for a task that
     cannot list its right completions.
     """
-    plan, found = loop.config.rollout, []
+    plan, logps = loop.config.rollout, []
     assert loop.reference is not None
     for problem in groups.problems:
         key = (loop.reference_step, str(problem.problem_id))
         if key not in loop.solved:
             loop.solved[key] = log_right(loop.reference, loop.tokens, loop.task, problem, plan.temperature, plan.max_new_tokens)
-        found.append(loop.solved[key])
-    return torch.tensor(found, device=groups.rewards.device).repeat_interleave(groups.rewards.shape[1])
+        logps.append(loop.solved[key])
+    return torch.tensor(logps, device=groups.rewards.device).repeat_interleave(groups.rewards.shape[1])
 
 
 def reference_metrics(loop: Loop) -> dict[str, float]:

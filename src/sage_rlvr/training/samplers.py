@@ -42,10 +42,10 @@ from sage_rlvr.training.rollouts import (
 def sampler_of(method: Method) -> Sampler:
     """The sampler of a method."""
     plan = method.rollout
-    found: Sampler = PlainSampler() if plan is None else TwoStageSampler(plan) if is_staged(plan) else DynamicSampler(plan)
+    sampler: Sampler = PlainSampler() if plan is None else TwoStageSampler(plan) if is_staged(plan) else DynamicSampler(plan)
     if method.buffer is None or not method.buffer.alone:
-        return found
-    return StoredOnly(found if method.buffer.policy else None)
+        return sampler
+    return StoredOnly(sampler if method.buffer.policy else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,8 @@ class PlainSampler(Sampler):
     """`prompts_per_step` groups, all kept."""
 
     def draw(self, loop: Loop, step: int) -> DrawnGroups:
-        found = draw(loop, step, 0, loop.config.rollout.prompts_per_step)
-        return DrawnGroups(found, torch.ones_like(found.numbers, dtype=torch.bool), 0, loop.parts, (found,))
+        groups = draw(loop, step, 0, loop.config.rollout.prompts_per_step)
+        return DrawnGroups(groups, torch.ones_like(groups.numbers, dtype=torch.bool), 0, loop.parts, (groups,))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenS
     if groups.rollout.trace is not None:
         scores = traced_scores(loop, groups, groups.rollout.trace)
     elif once:
+        # In graph, and read by the update: scored apart from it, the ratio to the old policy would be 1 only up to rounding.
         live = "entropy_gradient" in needs
         read = {"entropies": True, "entropy_grad": live, "log_probs": exact or drift, "hidden": seen}
         scores = score_rows(loop, loop.policy, groups, rows, **read)
@@ -102,6 +103,7 @@ def sampler_gap(loop: Loop, groups: CompletionRows, signals: Signals, step: int)
             return {}
         rows = torch.arange(len(groups.owners), device=groups.owners.device)
         scored = fixed_scores(loop, loop.policy, groups, rows).logps
+    # Tokens that both computed under the same prompt: a reply is the environment's, and a hint is only in the sampler's prompt.
     same = rollout.drawn
     if is_guided(loop.method.rollout):
         same = same & ~groups.column("guided")[:, None]
@@ -128,6 +130,7 @@ def step_signals(loop: Loop, groups: CompletionRows, scores: TokenScores, refere
     return Signals(
         old_logps=scores.logps,
         ref_logps=None if reference is None else reference.logps,
+        # `drawn` and not `mask`: the replies of an environment are scored as context, and no loss may count them.
         mask=groups.rollout.drawn,
         row_ids=groups.column("row_ids"),
         entropies=scores.entropies,
@@ -146,8 +149,10 @@ def at_once(loop: Loop, groups: CompletionRows, rows: Tensor) -> Sequence[Tensor
     count = loop.config.updates.micro_batch
     if count is None:
         return [rows]
+    # Whole groups: a group cut in two would have its prompt computed twice, and `rows` ascending keeps one prompt's rows together.
     sizes = groups.owners[rows].unique_consecutive(return_counts=True)[1]
-    return rows.split([int(part.sum()) for part in sizes.split(count)])
+    parts: tuple[Tensor, ...] = rows.split([int(part.sum()) for part in sizes.split(count)])
+    return parts
 
 
 def score_rows(

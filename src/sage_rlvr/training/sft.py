@@ -68,17 +68,17 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
 def texts_of(examples: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Asking) -> list[Text]:
     """Worked examples as tokens: a completion with its end token, or the turns of an episode, of which the policy's that are to be
     learned are. asking: writes the prompts, as in RL and evaluation."""
-    tokens, found = asking.tokens, []
-    for problem, said in examples:
+    tokens, texts = asking.tokens, []
+    for problem, completion in examples:
         ids: list[int] = []
         own: list[bool] = []
-        for turn in [Turn("policy", said)] if isinstance(said, str) else said:
+        for turn in [Turn("policy", completion)] if isinstance(completion, str) else completion:
             policy = turn.who == "policy"
             more = [*tokens.encode(turn.text), tokens.eos_id] if policy else asking.reply(turn.text)
             ids += more
             own += [policy and turn.learned] * len(more)
-        found.append(Text(asking(problem).ids, tuple(ids), tuple(own)))
-    return found
+        texts.append(Text(asking(problem).ids, tuple(ids), tuple(own)))
+    return texts
 
 
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:

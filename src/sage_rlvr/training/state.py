@@ -105,8 +105,8 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
 
 def kept_parts(loop: Loop) -> dict[str, dict[str, Tensor]]:
     """The running state of the method's parts, as a group of tensors; nothing if none has one."""
-    found = tensors_of(loop.method.parts, loop.parts)
-    return {PARTS: found} if found else {}
+    tensors = tensors_of(loop.method.parts, loop.parts)
+    return {PARTS: tensors} if tensors else {}
 
 
 def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:

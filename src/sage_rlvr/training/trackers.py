@@ -56,21 +56,21 @@ def run_name(path: Path) -> str:
 
 
 def _trackio(path: Path, config: dict[str, Any]) -> tuple[Log, Callable[[], None]]:
-    import trackio
+    import trackio  # optional: one of the trackers
 
     trackio.init(project=PROJECT, name=run_name(path), config=config, resume="allow", embed=False)
     return (lambda row, step: trackio.log(row, step=step)), trackio.finish
 
 
 def _wandb(path: Path, config: dict[str, Any]) -> tuple[Log, Callable[[], None]]:
-    import wandb
+    import wandb  # optional: one of the trackers
 
     run = wandb.init(project=PROJECT, name=run_name(path), id=run_name(path), dir=path, config=config, resume="allow")
     return (lambda row, step: run.log(row, step=step)), run.finish
 
 
 def _tensorboard(path: Path, config: dict[str, Any]) -> tuple[Log, Callable[[], None]]:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import SummaryWriter  # optional: one of the trackers
 
     writer = SummaryWriter(path / "tensorboard")
 
@@ -87,7 +87,7 @@ TRACKERS = {"trackio": _trackio, "wandb": _wandb, "tensorboard": _tensorboard}
 
 def told_once(trainer: Any, done: int) -> None:
     """Keep the tracker callbacks of a transformers trainer from steps up to `done`, which an earlier start has told them."""
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK  # slow: looks for every tracker
 
     kinds = tuple(INTEGRATION_TO_CALLBACK.values())
 

@@ -16,8 +16,9 @@ trl = pytest.importorskip("trl")
 from sage_rlvr.core.guides import Branch, Placebo, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, grpo_token_mean, rloo, sage
-from sage_rlvr.training.trl import TESTED, SageTrainer, grpo_config, release
+from sage_rlvr.training.trl import SageTrainer, grpo_config, release
 from sage_rlvr.training.trl.given import check_agreement, check_source
+from sage_rlvr.training.trl.versions import TESTED
 from trl_common import arguments, build, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)

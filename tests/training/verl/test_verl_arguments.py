@@ -18,7 +18,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-import sage_rlvr.training.trl as trl_package
+import sage_rlvr.training.trl.versions as trl_package
 import sage_rlvr.training.verl as verl_package
 from sage_rlvr import verl as entry
 from sage_rlvr.cli.app import main as cli

@@ -20,7 +20,7 @@ from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
 from sage_rlvr.methods import bnpo, compose, dapo, dr_grpo, entropy_bonus, forward_kl, grpo, no_kl, rloo, sage
 from sage_rlvr.recipes import trainable
 from sage_rlvr.training.engines import refusals
-from sage_rlvr.training.verl.batch import Order, credited, key_of_update, signals_of, step_metrics
+from sage_rlvr.training.verl.batch import Order, credit_batch, key_of_update, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import method_fields
 from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of, unproven
 from sage_rlvr.training.verl.terms import ACTOR, ALWAYS, CORRECTION, HONORED, NEUTRAL, OWN, ROLLOUT
@@ -293,7 +293,7 @@ def test_credit_in_any_order_and_beside_padding(method: Method):
     log_q = 0.1 * signals.mask
     assert signals.rewards is not None
     args = (log_q, 0, 9, Key(0), method.start())
-    found = credited(method, order, signals.rewards, signals, *args)
+    found = credit_batch(method, order, signals.rewards, signals, *args)
     plain = credit(method, signals.rewards.reshape(3, 4), signals, *args).advantages
     wanted = torch.where(signals.mask, plain if plain.dim() == 2 else plain[:, None], 0.0)
     assert torch.equal(found.advantages, wanted) and wanted.abs().sum() > 0
@@ -309,17 +309,17 @@ def test_groups_of_unequal_sizes():
     order = Order.of(keys, tags, asked)
     signals = signals_of(order, fields)
     assert signals.rewards is not None
-    found = credited(grpo(), order, signals.rewards, signals, None, 0, 9, Key(0), {}).advantages
+    found = credit_batch(grpo(), order, signals.rewards, signals, None, 0, 9, Key(0), {}).advantages
     for first, last in ((0, 4), (4, 7)):
         part = signals.rewards[first:last]
         wanted = (part - part.mean()) / (part.std() + 1e-4)
         torch.testing.assert_close(found[first:last, 0], wanted)
     assert not found[7].any()
     with pytest.raises(DataError, match="sync_refill_failed_groups"):
-        credited(bnpo(), order, signals.rewards, signals, None, 0, 9, Key(0), bnpo().start())
+        credit_batch(bnpo(), order, signals.rewards, signals, None, 0, 9, Key(0), bnpo().start())
     several = Order(order.places, order.owners, order.rows, True)
     with pytest.raises(DataError, match="several pieces"):
-        credited(grpo(), several, signals.rewards, signals, None, 0, 9, Key(0), {})
+        credit_batch(grpo(), several, signals.rewards, signals, None, 0, 9, Key(0), {})
 
 
 def test_each_local_update_of_a_step_has_noise_of_its_own():

@@ -67,8 +67,8 @@ class Size:
 
 def _fetched(model: str) -> Path:
     """The folder of a model's config.json: here, in the Hub's cache, or asked of the Hub, that one file."""
-    if (found := config_folder(model)) is not None:
-        return found
+    if (folder := config_folder(model)) is not None:
+        return folder
     if model.count("/") != 1 or folder_of(model).exists():
         raise ConfigError(f"model {model!r}: no config.json found; pass a model folder, a Hub id (owner/name) or embedded")
     from huggingface_hub import hf_hub_download  # only for a model that is not on this machine
@@ -105,8 +105,8 @@ def forward_pass(size: Size, rows: int, length: int, half: bool) -> Pass:
     kept: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if (place := tensor.untyped_storage()._cdata) not in own:
-            kept.setdefault(place, tensor)
+        if (storage := tensor.untyped_storage()._cdata) not in own:
+            kept.setdefault(storage, tensor)
         return tensor
 
     with torch.enable_grad(), FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -126,7 +126,7 @@ def _attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
             ctx.save_for_backward(q, k, v, out)
             return out
 
-    return Fused.apply(query, key, value).transpose(1, 2), None
+    return Fused.apply(query, key, value).transpose(1, 2), None  # type: ignore[no-untyped-call]
 
 
 # ---- a recipe's step

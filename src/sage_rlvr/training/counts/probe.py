@@ -118,12 +118,12 @@ class Cost:
         if self.peak is None or self.memory is None:
             return "not measured on this system"
         kept = f", {self.growth * self.peak / GB:.1f} GB with the freed memory that a run keeps" * (self.growth > 1)
-        said = f"{self.peak / GB:.1f} GB at the peak{kept}"
+        text = f"{self.peak / GB:.1f} GB at the peak{kept}"
         if self.fits:
-            return f"{said}, fits in the {self.room / GB:.1f} GB that are free"
+            return f"{text}, fits in the {self.room / GB:.1f} GB that are free"
         groups = self.config.updates.micro_batch or self.config.rollout.prompts_per_step // self.config.updates.minibatches
         share = (self.room / self.growth - self.memory[0]) / (self.memory[1] * self.passing) if self.memory[1] > 0 else 0.0
-        return f"{said}, does NOT fit in the {self.room / GB:.1f} GB that are free; {smaller(groups, share)}"
+        return f"{text}, does NOT fit in the {self.room / GB:.1f} GB that are free; {smaller(groups, share)}"
 
 
 def _threads() -> int:
@@ -170,7 +170,7 @@ def probe(config: TrainConfig) -> Cost:
     prefill, decode = _sampling(loop, prompts, few)
     rest, memory = _steps(loop, lengths, few, cap)
     passes = passes_of(config, prompts, sum(alive))
-    found = Cost(
+    cost = Cost(
         config=config,
         prompt_tokens=sum(map(len, prompts)),
         rows=sum(passes),
@@ -190,7 +190,7 @@ def probe(config: TrainConfig) -> Cost:
         advice=slow_bfloat16(loop.policy),
         growth=GROWTH if FreedMemory.is_kept else 1.0,
     )
-    return found
+    return cost
 
 
 # ---- sizes
@@ -321,7 +321,8 @@ def _now(loop: Loop) -> float:
 def _rate(loop: Loop) -> float:
     """Products of the model's own width and type, operations a second."""
     weight = next(loop.policy.parameters())
-    width, rows, began, many = loop.policy.config.hidden_size, 512, 0.0, 0
+    width: int = loop.policy.config.hidden_size
+    rows, began, many = 512, 0.0, 0
     a = torch.ones(rows, width, dtype=weight.dtype, device=weight.device)
     b = torch.ones(width, 4 * width, dtype=weight.dtype, device=weight.device)
     with torch.no_grad():

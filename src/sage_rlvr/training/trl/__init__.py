@@ -14,23 +14,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sage_rlvr.training.trl.versions import require_trl
+
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.arguments import grpo_config
     from sage_rlvr.training.trl.episodes import environment_of
     from sage_rlvr.training.trl.pass_at_k import PassAtK
     from sage_rlvr.training.trl.trainer import SageTrainer
 
-TESTED = "1.16.0"  # the newest TRL that the tests ran with, which is that of constraints.txt
-INSTALL_TESTED = f"install TRL {TESTED}, the newest version that was tested: pip install 'trl=={TESTED}'"
 _HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer", "environment_of": "episodes", "PassAtK": "pass_at_k"}
-
-
-def require_trl() -> None:
-    """ModuleNotFoundError that says how to install TRL, where it is missing."""
-    try:
-        import trl  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("sage_rlvr.trl needs TRL; run: pip install 'sage-rlvr[trl]'", name="trl") from error
 
 
 def __getattr__(name: str) -> Any:
@@ -40,4 +32,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-__all__ = ["INSTALL_TESTED", "TESTED", "PassAtK", "SageTrainer", "environment_of", "grpo_config", "require_trl"]
+__all__ = ["PassAtK", "SageTrainer", "environment_of", "grpo_config"]

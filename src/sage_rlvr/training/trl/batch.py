@@ -26,8 +26,7 @@ from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.base import answer_id
 from sage_rlvr.training.engines import kl_in_reward
-
-Inputs = dict[str, Any]
+from sage_rlvr.training.trl.protocols import Inputs, PolicyTrainer, TrlTrainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class GenerationBatch:
 
 def counted(inputs: Inputs) -> Tensor:
     """(B, T) bool: the tokens that TRL's loss counts, those of the completion that no tool wrote."""
-    mask = inputs["completion_mask"]
+    mask: Tensor = inputs["completion_mask"]
     return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
 
 
@@ -64,9 +63,11 @@ def shape_inputs(
     reference = inputs["ref_per_token_logps"]
     signals = Signals(logps, reference, counted(inputs), inputs["sage_row_ids"], entropies)
     rows, width = slice(None), reference.shape[1]
+    # A guide of the batch reads percentiles or permutes rows: over one rank's rows alone each rank would have another q.
     if any(part.depends_on == "batch" for part in factors(anchor.guide)):
         signals, rows = over_ranks(signals, accelerator)
     log_q = anchor.guide(signals, step=state.global_step, total_steps=state.max_steps, key=key)[rows, :width]
+    # The reference as it was is kept for kl/to_reference, and sage_log_q marks the batch as shaped: a second time would square q.
     inputs["sage_log_q"], inputs["sage_ref_logps"] = log_q, reference
     inputs["sage_q_clamped"] = clamped(anchor.guide, signals, state.global_step, state.max_steps, key)[rows, :width]
     if not is_flat(anchor.guide):
@@ -76,10 +77,10 @@ def shape_inputs(
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
     names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems", "hidden")
-    found = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
+    gathered = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
-    return Signals(**found), slice(first, first + local)  # type: ignore[arg-type]
+    return Signals(**gathered), slice(first, first + local)  # type: ignore[arg-type]
 
 
 def pad_and_gather(value: Tensor | None, accelerator: Any) -> Tensor | None:
@@ -119,14 +120,15 @@ def reads_logps(method: Method | None) -> bool:
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
-    more = any(extra.changes_credit for extra in method.extras)
-    more = more or method.rollout is not None or bool(method.start())
+    changed = any(extra.changes_credit for extra in method.extras)
+    more = changed or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)
 
 
 def total_rewards(by_function: Tensor, weights: Tensor) -> Tensor:
     """(rows, reward functions) -> (rows,): the weighted sum, NaN where no function gave a reward (None)."""
     totals = (by_function * weights.to(by_function)).nansum(dim=1)
+    # nansum of nothing is 0, which would be a reward of 0 for a completion that no function judged.
     return totals.masked_fill(by_function.isnan().all(dim=1), torch.nan)
 
 
@@ -140,7 +142,7 @@ def scale_of(method: Method, max_tokens: int, kept_share: float = 1.0) -> float:
     return granted if method.reduction.divisor == "batch" else granted / kept_share
 
 
-def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trainer: Any) -> None:
+def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trainer: PolicyTrainer) -> None:
     """Put the advantages of `method` into `output`, this rank's rows of `drawn`, where TRL's are not the same.
 
     sage_scale beside them is the factor that they hold and that beta is still to get. The trainer's `parts` become the state
@@ -155,18 +157,20 @@ def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trai
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)
-    worth = group_advantages(
+    # Of all ranks' rows on every rank: a group may lie across ranks, and the parts' state has to stay equal on all of them.
+    credited = group_advantages(
         method, drawn.rewards, signals, log_q, state.global_step, state.max_steps, key, trainer.parts
     )
-    found, trainer.parts = worth.advantages, worth.state
+    advantages, trainer.parts = credited.advantages, credited.state
     for metric, value in state_metrics(trainer.parts).items():
         trainer._metrics["train"][metric].append(value)
     local, width = output["completion_ids"].shape
     first = trainer.accelerator.process_index * local
-    rows = found[first : first + local]
+    rows = advantages[first : first + local]
+    # TRL's loss multiplies by beta later, in which this scale is too (`_beta_of_method`): reward and KL keep their proportion.
     output["advantages"] = (scale * (rows if rows.dim() == 1 else rows[:, :width])).to(output["advantages"])
     output["sage_scale"] = torch.tensor(scale)
-    output["sage_signal"] = has_signal(method, worth.grouped.flatten()[first : first + local], counted(output))
+    output["sage_signal"] = has_signal(method, credited.grouped.flatten()[first : first + local], counted(output))
 
 
 ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "sage_problems", "sage_support")
@@ -175,11 +179,11 @@ ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "
 
 def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
     """The answer key of the first reward function that has one; else the text itself, its spaces made one."""
-    found = (getattr(one, "answer_key", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
-    return next(filter(None, found), lambda row, text: " ".join(text.split()) or None)
+    keys = (getattr(one, "answer_key", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
+    return next(filter(None, keys), lambda row, text: " ".join(text.split()) or None)
 
 
-def ends_of(trainer: Any) -> tuple[int, ...]:
+def ends_of(trainer: TrlTrainer) -> tuple[int, ...]:
     """The tokens that end a completion: a completion that ends by no such token was cut at the length limit."""
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     # TRL 1.0 has no `eos_token_ids`: its trainers end completions by the tokenizer's token alone.
@@ -190,8 +194,8 @@ def answers_of(output: Inputs, rows: list[dict[str, Any]], processor: Any, key: 
     """(B,) int64, `answer_id` of what each completion of this rank's `rows` answers by `key(row, text)`."""
     kept = [ids[mask.bool()] for ids, mask in zip(output["completion_ids"], output["completion_mask"], strict=True)]
     texts = processor.batch_decode(kept, skip_special_tokens=True)
-    found = [answer_id(key(row, text)) for row, text in zip(rows, texts, strict=True)]
-    return torch.tensor(found, device=output["completion_ids"].device)
+    answers = [answer_id(key(row, text)) for row, text in zip(rows, texts, strict=True)]
+    return torch.tensor(answers, device=output["completion_ids"].device)
 
 
 def problems_of(rows: list[dict[str, Any]], device: torch.device) -> Tensor:
@@ -205,14 +209,14 @@ def seen_states(model: Any | None) -> Iterator[list[Tensor]]:
 
     They are what its decoder hands to the head, so that neither a forward nor a copy of a layer is added.
     """
-    found: list[Tensor] = []
+    states: list[Tensor] = []
     if model is None:
-        yield found
+        yield states
         return
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter
-    hook = plain.get_decoder().register_forward_hook(lambda module, args, output: found.append(output[0].detach()))
+    hook = plain.get_decoder().register_forward_hook(lambda module, args, output: states.append(output[0].detach()))
     try:
-        yield found
+        yield states
     finally:
         hook.remove()
 
@@ -224,13 +228,13 @@ def predicting(states: list[Tensor], width: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def score(trainer: Any, output: Inputs, *, entropies: bool, hidden: bool) -> None:
+def score(trainer: PolicyTrainer, output: Inputs, *, entropies: bool, hidden: bool) -> None:
     """sage_logps, sage_entropies and sage_hidden by a forward of the policy that generated `output`: TRL makes one at generation
     only where its weights will move before the loss."""
     ids, mask = (torch.cat([output[f"prompt_{part}"], output[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
     width = output["completion_ids"].shape[1]
     with seen_states(trainer.accelerator.unwrap_model(trainer.model) if hidden else None) as states:
-        found = trainer._get_per_token_logps_and_entropies(
+        scores = trainer._get_per_token_logps_and_entropies(
             trainer.model,
             ids,
             mask,
@@ -241,9 +245,9 @@ def score(trainer: Any, output: Inputs, *, entropies: bool, hidden: bool) -> Non
         )
     if hidden:
         output["sage_hidden"] = predicting(states, width)
-    output["sage_logps"] = found[0]
+    output["sage_logps"] = scores[0]
     if entropies:
-        output["sage_entropies"] = found[1]
+        output["sage_entropies"] = scores[1]
 
 
 def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signals, Tensor | None]:
@@ -288,18 +292,18 @@ def group_advantages(
     whole = bool(state) or method.advantage.couples_prompts
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
         raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
-    found: Tensor | None = None
+    wide: Tensor | None = None
     grouped = rewards.new_zeros(rewards.numel())
     for part in scored_parts(rewards):
         rows = part.flatten()
         chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
         shift = None if log_q is None else log_q[rows]
         own = rewards.flatten()[rows].reshape(part.shape)
-        worth = credit(method, own, chosen, shift, step, total_steps, key, state)
-        values, state = worth.advantages, worth.state
-        found = values.new_zeros(rewards.numel(), *values.shape[1:]) if found is None else found
-        found[rows], grouped[rows] = values, worth.grouped.flatten()
-    advantages = rewards.new_zeros(rewards.numel()) if found is None else found
+        credited = credit(method, own, chosen, shift, step, total_steps, key, state)
+        values, state = credited.advantages, credited.state
+        wide = values.new_zeros(rewards.numel(), *values.shape[1:]) if wide is None else wide
+        wide[rows], grouped[rows] = values, credited.grouped.flatten()
+    advantages = rewards.new_zeros(rewards.numel()) if wide is None else wide
     return Credit(advantages, grouped.reshape(rewards.shape), state)
 
 

@@ -93,11 +93,11 @@ def diverged(what: str, step: int) -> TrainingDiverged:
     )
 
 
-def any_rank(accelerator: Any, said: bool) -> bool:
+def any_rank(accelerator: Any, here: bool) -> bool:
     """True if the condition holds on any rank: signals reach ranks at different steps, but all must stop at the same step."""
     if accelerator.num_processes == 1:
-        return said
-    return bool(accelerator.reduce(torch.tensor(float(said), device=accelerator.device), reduction="sum") > 0)
+        return here
+    return bool(accelerator.reduce(torch.tensor(float(here), device=accelerator.device), reduction="sum") > 0)
 
 
 def seal_newest(folder: Path, step: int, keep: int) -> None:
@@ -140,7 +140,7 @@ def carry_on(
     updates: see `RunCallback`. Where nothing is left to do the trainer gets the policy and state of `newest`.
     """
     state = TrainerState() if newest is None else TrainerState.load_from_json(str(newest / "trainer_state.json"))
-    done, total = state.global_step, state.max_steps if trainer.args.max_steps < 0 else trainer.args.max_steps
+    done, total = int(state.global_step), state.max_steps if trainer.args.max_steps < 0 else trainer.args.max_steps
     if run is not None:
         run.truncate_metrics(done)
         told_once(trainer, run.logged + 1)
@@ -159,16 +159,16 @@ def carry_on(
     return int(trainer.state.global_step)
 
 
-def save_trained(trainer: Any, place: Path, card: Callable[[], str] | None = None) -> None:
+def save_trained(trainer: Any, folder: Path, card: Callable[[], str] | None = None) -> None:
     """What was trained (a policy, or its adapter), its tokenizer and `card`, whole or not at all.
 
     Called on all ranks, because sharded weights are gathered; only the first one writes.
     """
     if not trainer.args.should_save:
-        trainer.save_model(str(place))
+        trainer.save_model(str(folder))
         return
     needed = sum(p.nbytes for p in trainer.model.parameters() if p.requires_grad)
-    with writing("policy", place, needed), replacing_folder(place.absolute()) as partial:
+    with writing("policy", folder, needed), replacing_folder(folder.absolute()) as partial:
         trainer.save_model(str(partial))
         trainer.processing_class.save_pretrained(partial)
         for name in ("training_args.bin", "README.md"):  # a pickle, and an empty card

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -24,26 +24,23 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import RolloutPlan
-from sage_rlvr.core.rollout_plans import kept_by, learned_by
+from sage_rlvr.core.rollout_plans import RolloutPlan, kept_by, learned_by
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.groups import rows_of_groups
 from sage_rlvr.training.rollouts import kept_metrics
-from sage_rlvr.training.trl.batch import GenerationBatch, Inputs, counted, scored_parts
+from sage_rlvr.training.trl.batch import GenerationBatch, counted, scored_parts
+from sage_rlvr.training.trl.protocols import Inputs, PolicyTrainer
 from sage_rlvr.training.trl.reward_source import looked_at
 
-if TYPE_CHECKING:
-    from sage_rlvr.training.trl.trainer import SageTrainer
 
-
-def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> GenerationBatch:
+def draw_all(trainer: PolicyTrainer, inputs: list[dict[str, Any]]) -> GenerationBatch:
     """TRL's generation batch for `inputs`, all of it kept."""
     output, rewards = trainer._draw(inputs)
     return GenerationBatch(output, rewards, torch.arange(rewards.numel(), device=rewards.device), rewards.numel())
 
 
-def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> GenerationBatch:
+def draw_kept(trainer: PolicyTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> GenerationBatch:
     """TRL's generation batch for `inputs`, this rank's rows, with dropped groups drawn anew under `plan`.
 
     `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
@@ -69,7 +66,7 @@ def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutP
 
 
 def _draws(
-    trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str
+    trainer: PolicyTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str
 ) -> tuple[list[Inputs], Tensor, Tensor, int]:
     """The first draw and its refills, rewards (P', G) of all of them, what the plan looks at, (P', G), and their tokens. With
     refills the outputs are those of all ranks; only the first draw stays this rank's."""
@@ -108,8 +105,8 @@ def refill_prompts(rows: Any, own: set[str], key: Key, step: int, name: str) -> 
     order = key.permutation(step, f"refill/{name}", len(rows)).tolist()
     while True:
         seen = []
-        for place in order:
-            row = rows[place]
+        for number in order:
+            row = rows[number]
             if repr(row) in own:
                 seen.append(row)
             else:
@@ -127,7 +124,7 @@ def filled_slots(kept: Tensor, wanted: int) -> Tensor:
     return slots
 
 
-def _share(trainer: SageTrainer, prompts: Iterator[dict[str, Any]], missing: int) -> list[dict[str, Any]]:
+def _share(trainer: PolicyTrainer, prompts: Iterator[dict[str, Any]], missing: int) -> list[dict[str, Any]]:
     """This rank's rows of `missing` new groups, or of a few more where those do not split evenly over the ranks."""
     size, ranks = trainer.num_generations, trainer.accelerator.num_processes
     together = ranks // gcd(size, ranks)
@@ -139,19 +136,19 @@ def _share(trainer: SageTrainer, prompts: Iterator[dict[str, Any]], missing: int
 
 
 @contextmanager
-def _metrics_aside(trainer: SageTrainer) -> Iterator[None]:
+def _metrics_aside(trainer: PolicyTrainer) -> Iterator[None]:
     """TRL's metrics of a refill are dropped, but for its count of tokens, which is a running total."""
     plain = trainer._metrics["train"]
     trainer._metrics["train"] = defaultdict(list)
     try:
         yield
     finally:
-        if "num_tokens" in (found := trainer._metrics["train"]):
-            plain["num_tokens"] = found["num_tokens"]
+        if "num_tokens" in (refill := trainer._metrics["train"]):
+            plain["num_tokens"] = refill["num_tokens"]
         trainer._metrics["train"] = plain
 
 
-def _tokens(output: Inputs, trainer: SageTrainer) -> int:
+def _tokens(output: Inputs, trainer: PolicyTrainer) -> int:
     return int(trainer.accelerator.reduce(counted(output).sum(), reduction="sum"))
 
 
@@ -164,9 +161,9 @@ def _padding(name: str, tokenizer: Any) -> float:
     return 1 if name == "tool_mask" else 0
 
 
-def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
+def of_all_ranks(output: Inputs, trainer: PolicyTrainer) -> Inputs:
     """The rows of all ranks, in their order, padded to the widest rank. ConfigError if a value is not one row per row."""
-    found: Inputs = {}
+    gathered: Inputs = {}
     for name, value in output.items():
         if not isinstance(value, Tensor) or name == "pixel_values":
             raise ConfigError(
@@ -176,8 +173,8 @@ def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
         if value.dim() >= 2:
             index, left = _padding(name, trainer.processing_class), name.startswith("prompt_")
             value = trainer.accelerator.pad_across_processes(value, dim=1, pad_index=index, pad_first=left)
-        found[name] = value if value.dim() == 0 else trainer.accelerator.gather(value)
-    return found
+        gathered[name] = value if value.dim() == 0 else trainer.accelerator.gather(value)
+    return gathered
 
 
 def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
@@ -195,7 +192,7 @@ def together(parts: list[Inputs], tokenizer: Any) -> Inputs:
     return merged
 
 
-def leave_out(output: Inputs, dropped: Tensor, trainer: SageTrainer) -> None:
+def leave_out(output: Inputs, dropped: Tensor, trainer: PolicyTrainer) -> None:
     """Take `dropped` (rows,) out of loss, normalizer and q: their tool_mask is 0, and the tokens are counted anew.
 
     The completion's own mask stays, because the model attends by it: the log-probs of a dropped row stay finite.

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import refuse
@@ -27,6 +27,7 @@ from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.training.model_card import truncated
 from sage_rlvr.training.problems import TaskReward
+from sage_rlvr.training.trl.protocols import TrlTrainer
 from sage_rlvr.training.trl.reference_model import sharded
 
 OVER = "The task is over."
@@ -50,23 +51,23 @@ class Episodes:
         """The tokens of a row's prompt."""
         return list(self.asking(self.known[json.dumps(prompt)]).ids)
 
-    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def __call__(self, prompts: list[Any], trainer: TrlTrainer) -> dict[str, Any]:
         """One episode for each prompt of this rank."""
         args, step, tokens = trainer.args, trainer.state.global_step, self.asking.tokens
         policy = trainer.accelerator.unwrap_model(trainer.model)
         check_sampler(trainer, policy)
         self.drawn = (step, self.drawn[1] + 1 if self.drawn[0] == step else 0)
         problems = [self.known[json.dumps(prompt)] for prompt in prompts]
-        asked = [list(self.asking(problem).ids) for problem in problems]
+        prompt_ids = [list(self.asking(problem).ids) for problem in problems]
         rollout = sample_episodes(
-            policy, self.asking, problems, asked, group_size=1, max_new_tokens=args.max_completion_length,
+            policy, self.asking, problems, prompt_ids, group_size=1, max_new_tokens=args.max_completion_length,
             key=Key(args.seed).fold(f"episodes/{self.drawn[1]}"), step=step, temperature=args.temperature,
             row_ids=trainer.accelerator.process_index * len(prompts) + torch.arange(len(prompts)),
         )  # fmt: skip
         columns = (rollout.tokens, rollout.logps, rollout.drawn.int())
         ids, logps, own = ([row[m].tolist() for row, m in zip(column, rollout.mask, strict=True)] for column in columns)
-        said = [list(turns) for turns in said_in(tokens, rollout)]
-        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": logps, "env_mask": own, "said": said}
+        turns_of_rows = [list(turns) for turns in said_in(tokens, rollout)]
+        return {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": logps, "env_mask": own, "said": turns_of_rows}
 
 
 def episodes_of(
@@ -121,7 +122,7 @@ def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedToke
     return TaskEnvironment
 
 
-def check_sampler(trainer: Any, policy: Any) -> None:
+def check_sampler(trainer: TrlTrainer, policy: PreTrainedModel) -> None:
     """ConfigError if this package's sampler cannot draw from the policy that TRL trains, or if TRL would truncate its
     distribution.
     """

@@ -48,7 +48,7 @@ class ScoredCompletion:
 
 
 def judged(
-    found: Sequence[HeldOut],
+    completions: Sequence[HeldOut],
     rewards: Sequence[float | None],
     right_from: float,
     key: AnswerKey,
@@ -56,7 +56,7 @@ def judged(
 ) -> list[ScoredCompletion]:
     """Rewards at or above `right_from` count as right; the answers of the right completions are read by `key`."""
     results = []
-    for one, reward in zip(found, rewards, strict=True):
+    for one, reward in zip(completions, rewards, strict=True):
         right = reward is not None and reward >= right_from
         results.append(ScoredCompletion(one, reward, right, _answer(key, rows[one.row], one) if right else None))
     return results
@@ -220,9 +220,9 @@ class Evaluations:
         stale = [path for path in files if everything or not path.name.startswith("step-000000-")]
         if not stale:
             return 0
-        place = next(place for number in range(1, 10**6) if not (place := self.folder / f"earlier-{number}").exists())
+        earlier = next(earlier for number in range(1, 10**6) if not (earlier := self.folder / f"earlier-{number}").exists())
         for path in stale:
-            target = place / path.relative_to(self.folder)
+            target = earlier / path.relative_to(self.folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
         return len(stale)
@@ -244,11 +244,11 @@ def ids_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     names = [str(row["id"]) if row.get("id") is not None else _digest(row["prompt"]) for row in rows]
     places: dict[str, int] = {}
-    for place, name in enumerate(names):
-        first = places.setdefault(name, place)
-        if first != place:
-            what = "the same id" if rows[place].get("id") is not None else "the same prompt and no column id"
-            raise DataError(f"PassAtK: held-out rows {first} and {place} have {what} ({name}); give every row its own id.")
+    for number, name in enumerate(names):
+        first = places.setdefault(name, number)
+        if first != number:
+            what = "the same id" if rows[number].get("id") is not None else "the same prompt and no column id"
+            raise DataError(f"PassAtK: held-out rows {first} and {number} have {what} ({name}); give every row its own id.")
     return names
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trl import GRPOTrainer
 
@@ -130,7 +130,8 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
     )
     refuse((args.beta == 0.0 and not is_flat(guide), off))
     try:
-        estimator = "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"  # k3_is: k3 times the ratio
+        # k3_is: k3 times the ratio
+        estimator: Literal["k3", "k3_is"] = "k3_is" if getattr(args, "use_bias_correction_kl", False) else "k3"
         return Anchor(args.beta, guide=guide, estimator=estimator, source=source)
     except CancellingGuide as error:
         raise CancellingGuide(
@@ -163,13 +164,13 @@ def check_agreement(method: Method, args: Any) -> None:
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
         return
-    said = "; ".join(
+    differences = "; ".join(
         f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
         + (f"means {wanted[name]!r}" if name in own else f"has no such term: {wanted[name]!r}")
         for name in different
     )
     raise ConfigError(
-        f"{method.name} on TRL: {said}. Set all of them with GRPOConfig(..., **grpo_config(method)); to train with "
+        f"{method.name} on TRL: {differences}. Set all of them with GRPOConfig(..., **grpo_config(method)); to train with "
         f"other values, pass them to the method: {making(method)}."
     )
 

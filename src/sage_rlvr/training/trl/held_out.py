@@ -27,8 +27,8 @@ import trl
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError, refuse, short
-from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.batch import ends_of
+from sage_rlvr.training.trl.versions import INSTALL_TESTED
 from sage_rlvr.verifiers.foreign import NOT_COLUMNS
 
 Reward = Callable[..., Any]
@@ -85,7 +85,7 @@ def check_trainer(trainer: Any) -> None:
     )
 
 
-def _trl_class(trainer: Any) -> type | None:
+def _trl_class(trainer: Any) -> type[Any] | None:
     """The trainer of TRL that `trainer` is or derives from: the class that defines the generation."""
     return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("trl.") and "_generate" in vars(cls)), None)
 
@@ -203,7 +203,7 @@ def sample(
     # The engines of one tensor-parallel group sample the same tokens from equal generators: they get equal seeds.
     colocated = trainer.use_vllm and trainer.args.vllm_mode == "colocate"
     group = accelerator.process_index // (trainer.args.vllm_tensor_parallel_size if colocated else 1)
-    found: list[HeldOut] = []
+    drawn: list[HeldOut] = []
     missing = ""
     with at_temperature(trainer, temperature):
         for call, (chunk, times) in enumerate(calls_of(own, n, batch or batch_of(trainer, n, len(own)))):
@@ -217,20 +217,20 @@ def sample(
                 missing = missing or _incomplete(trainer, len(ids), len(chunk), times)
                 continue
             numbers = [row for row in chunk for _ in range(times)]
-            found += [
+            drawn += [
                 HeldOut(row, completion, list(tokens), not len(tokens) or tokens[-1] not in ends)
                 for row, completion, tokens in zip(numbers, completions, ids, strict=True)
                 if row != PADDING
             ]
     if missing:
         raise DataError(missing)
-    return found
+    return drawn
 
 
-def _incomplete(trainer: Any, found: int, prompts: int, times: int) -> str:
+def _incomplete(trainer: Any, returned: int, prompts: int, times: int) -> str:
     where = "the vLLM server" if trainer.use_vllm and trainer.args.vllm_mode == "server" else "the generation"
     return (
-        f"PassAtK: {where} returned {found} completions for {prompts} prompts with n = {times} ({prompts * times} expected); "
+        f"PassAtK: {where} returned {returned} completions for {prompts} prompts with n = {times} ({prompts * times} expected); "
         "start the server of the TRL installed here (trl vllm-serve), or set vllm_mode='colocate' or use_vllm=False."
     )
 
@@ -244,31 +244,32 @@ def _seed(key: Key) -> None:
 # ---- rewards
 
 
-def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], found: Sequence[HeldOut], state: Any) -> list[float | None]:
+def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], drawn: Sequence[HeldOut], state: Any) -> list[float | None]:
     """A reward per completion, None without one, by a function of TRL's signature, called once with this process's completions.
 
     DataError for a function that raises, or returns another number of rewards or something that is no number.
     """
-    if not found:
+    if not drawn:
         return []
     own = {
-        "prompts": [rows[one.row]["prompt"] for one in found],
-        "completions": [one.completion for one in found],
-        "completion_ids": [one.ids for one in found],
+        "prompts": [rows[one.row]["prompt"] for one in drawn],
+        "completions": [one.completion for one in drawn],
+        "completion_ids": [one.ids for one in drawn],
         "trainer_state": state,
         "log_extra": _not_logged,
         "log_metric": _not_logged,
     }
     # A column of such a name is left out, as TRL's argument counts.
     columns = [name for name in rows[0] if name not in NOT_COLUMNS and name not in own]
-    values = _called(reward, own | {name: [rows[one.row][name] for one in found] for name in columns})
+    values = _called(reward, own | {name: [rows[one.row][name] for one in drawn] for name in columns})
     name = name_of(reward)
-    if not isinstance(values, Sized) or len(values) != len(found):
-        size = f"{len(values)} values" if isinstance(values, Sized) else short(values)
+    count = len(values) if isinstance(values, Sized) else None
+    if count != len(drawn):
+        size = short(values) if count is None else f"{count} values"
         raise DataError(
-            f"PassAtK: the reward {name} returned {size} for {len(found)} completions; return one number or None for each."
+            f"PassAtK: the reward {name} returned {size} for {len(drawn)} completions; return one number or None for each."
         )
-    return [_number(value, name, one) for value, one in zip(list(values), found, strict=True)]
+    return [_number(value, name, one) for value, one in zip(list(values), drawn, strict=True)]
 
 
 def name_of(function: Any) -> str:

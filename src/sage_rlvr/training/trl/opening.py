@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from sage_rlvr.core.describe import anchor_lines, described_on_engine
 from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
 from sage_rlvr.training.trl.episodes import Episodes
+from sage_rlvr.training.trl.protocols import PolicyTrainer
 
 SCRIPT = {"threads_by": "torch.set_num_threads", "lr_by": "learning_rate", "device_by": "use_cpu=False, accelerate launch"}
 RECIPE = {"threads_by": "engine.threads", "lr_by": "optimizer.lr", "device_by": "engine.args.use_cpu, accelerate launch"}
@@ -22,7 +23,7 @@ def to_stderr(line: str) -> None:
     tqdm.write(line, file=sys.stderr)
 
 
-def open_training(trainer: Any, resumed: Any) -> None:
+def open_training(trainer: PolicyTrainer, resumed: Any) -> None:
     """Print the opening of `trainer`, on the first rank alone. resumed: what `train` was given as resume_from_checkpoint."""
     if not trainer.is_world_process_zero():
         return
@@ -58,7 +59,7 @@ def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str
     )
 
 
-def objective(trainer: Any) -> str:
+def objective(trainer: PolicyTrainer) -> str:
     """The method's description; with a guide on TRL's own loss the KL term that the guide shapes."""
     if trainer.method is not None:
         return described_on_engine(trainer.method)
@@ -69,7 +70,7 @@ def objective(trainer: Any) -> str:
     return "\n".join([f"{loss}, KL estimator {trainer.anchor.estimator}", *anchor_lines(trainer.anchor)])
 
 
-def first_prompt(trainer: Any) -> str:
+def first_prompt(trainer: PolicyTrainer) -> str:
     """The first prompt of the training rows, by TRL's own tokenization; "" where only a rollout knows its tokens."""
     row = next(iter(trainer.train_dataset))
     prompt, seen = row["prompt"], {"image", "images"} & set(row)

@@ -103,9 +103,9 @@ class PassAtK(TrainerCallback):
         self.n, self.ks, self.every, self.batch = n, powers(n if k is None else k), every, batch_size
         self.temperature = training_temperature(trainer.args) if temperature is None else float(temperature)
         self.base_temperatures = tuple(dict.fromkeys((self.temperature, *map(float, temperatures))))
-        for value in self.base_temperatures:
+        for heat in self.base_temperatures:
             cold = "give a number above 0, such as 0.4: without sampling all n completions of a row are the same"
-            require(value > 0, "PassAtK: temperature", value, cold)
+            require(heat > 0, "PassAtK: temperature", heat, cold)
         self.right_from, self.answer_key = right_from, answer_key or key_of(reward)
         self.files = Evaluations(Path(folder) if folder is not None else Path(trainer.args.output_dir) / "passk")
         self.keep, self.arm = samples, arm
@@ -151,14 +151,14 @@ class PassAtK(TrainerCallback):
 
     def _evaluate(self, step: int, temperatures: Sequence[float]) -> None:
         """Evaluate the policy at these temperatures, or read the stored evaluations; log what the run has not logged."""
-        trainer, found = self.trainer, dict[str, float]()
+        trainer, logged = self.trainer, dict[str, float]()
         with generators_restored(trainer.accelerator.device), evaluating(trainer):
             for temperature in temperatures:
                 metrics = self._metrics_at(step, temperature)
-                found |= metrics if temperature == self.temperature else named(metrics, temperature)
-            self.latest, self.latest_step = found, step
-            if not any(line.get("step") == step and found.keys() <= line.keys() for line in trainer.state.log_history):
-                self._log(found)
+                logged |= metrics if temperature == self.temperature else named(metrics, temperature)
+            self.latest, self.latest_step = logged, step
+            if not any(line.get("step") == step and logged.keys() <= line.keys() for line in trainer.state.log_history):
+                self._log(logged)
 
     def _metrics_at(self, step: int, temperature: float) -> dict[str, float]:
         """Every process returns the same metrics: TRL chooses checkpoints by them on each process."""
@@ -178,10 +178,10 @@ class PassAtK(TrainerCallback):
         failure: list[str] = []
         counts, samples = list[tuple[int, dict[str, Any]]](), list[tuple[int, dict[str, Any]]]()
         try:
-            found = sample(trainer, self.rows, self.n, temperature, key, self.batch)
+            drawn = sample(trainer, self.rows, self.n, temperature, key, self.batch)
             with watching(self._reasons):  # a watch of its own: the training's warns once
-                rewards = rewards_of(self.reward, self.rows, found, trainer.state)
-            results = judged(found, rewards, self.right_from, self.answer_key, self.rows)
+                rewards = rewards_of(self.reward, self.rows, drawn, trainer.state)
+            results = judged(drawn, rewards, self.right_from, self.answer_key, self.rows)
             counts = count_rows(results, self.ids, facts)
             samples = sample_rows(results, self.ids, self.rows, facts) if self.keep else []
         except SageError as error:  # on one process: the others wait for it in the next call
@@ -230,9 +230,9 @@ class PassAtK(TrainerCallback):
                 results[0] = make()
             except (SageError, OSError) as error:
                 results[1] = error
-        result, error = broadcast_object_list(results)
-        if error is not None:
-            raise error
+        result, failure = broadcast_object_list(results)
+        if failure is not None:
+            raise failure
         return result  # type: ignore[no-any-return]
 
 
@@ -245,22 +245,23 @@ def _metrics(rows: Sequence[Mapping[str, Any]] | None, ks: Sequence[int]) -> dic
 
 def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
     """The held-out rows as a list; DataError without any, or where a row cannot be sampled."""
-    if not isinstance(rows, Sized):
+    count = len(rows) if isinstance(rows, Sized) else None
+    if count is None:
         first = "pass a loaded dataset or a list, such as list(dataset.take(64))."
         raise DataError(f"PassAtK: rows = {short(rows)} has no length; {first}")
-    if not len(rows):
+    if not count:
         raise DataError("PassAtK: rows has 0 held-out rows; pass some, such as dataset.select(range(64)).")
-    result = list(rows)
-    for place, row in enumerate(result):
+    result: list[Mapping[str, Any]] = list(rows)
+    for number, row in enumerate(result):
         if not isinstance(row, Mapping) or "prompt" not in row:
             columns = f"has the columns {', '.join(row)}" if isinstance(row, Mapping) else f"is {short(row)}"
-            raise DataError(f"PassAtK: held-out row {place} {columns}; rename the column of prompts (text or messages) to prompt.")
+            raise DataError(f"PassAtK: held-out row {number} {columns}; rename the column of prompts (text or messages) to prompt.")
         if images := {"image", "images"} & row.keys():
-            where = f"held-out row {place} has {', '.join(sorted(images))}"
+            where = f"held-out row {number} has {', '.join(sorted(images))}"
             raise DataError(f"PassAtK: {where}; PassAtK samples text prompts only: remove the column.")
         if row.keys() != result[0].keys():
             other = ", ".join(sorted(row.keys() ^ result[0].keys()))
-            raise DataError(f"PassAtK: held-out rows 0 and {place} differ in the columns {other}; give all rows the same columns.")
+            raise DataError(f"PassAtK: held-out rows 0 and {number} differ in the columns {other}; give all rows the same columns.")
     return result
 
 

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import trl
@@ -33,13 +33,13 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl.trainer import grpo_trainer
 
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.models.folders import source_of
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import check_files, whole
 from sage_rlvr.training.reference import check_vocabularies, copy_of, due, frozen
 from sage_rlvr.training.state import load_tensors, model_tensors
-from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.adapters import (
     ADAPTER,
     MOVES_WEIGHTS,
@@ -53,6 +53,8 @@ from sage_rlvr.training.trl.adapters import (
     values_of,
 )
 from sage_rlvr.training.trl.arguments import making
+from sage_rlvr.training.trl.protocols import PolicyTrainer, TrlTrainer
+from sage_rlvr.training.trl.versions import INSTALL_TESTED
 
 AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave between pi_ref and an equal policy
 
@@ -64,7 +66,7 @@ class Reference:
     is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
     """
 
-    trainer: Any
+    trainer: PolicyTrainer
     source: str
     how: str
     is_policy: bool
@@ -85,13 +87,13 @@ class Reference:
     @property
     def words(self) -> str:
         """One line: the source, what it is made of, and where it moves when, and where it is now."""
-        said = f"{self.source}: {self.how}"
+        line = f"{self.source}: {self.how}"
         if self.snapshot is not None:
-            said = f"{self.source}: a frozen copy of the policy after step {self.snapshot}; until then {self.how}"
+            line = f"{self.source}: a frozen copy of the policy after step {self.snapshot}; until then {self.how}"
         elif self.every is not None:
             taken = "replaced by" if self.share == 1.0 else f"mixed with {self.share:g} of"
-            said += f"; {taken} the policy after every {self.every} steps"
-        return said + (f"; now that of step {self.step}" if self.step else "")
+            line += f"; {taken} the policy after every {self.every} steps"
+        return line + (f"; now that of step {self.step}" if self.step else "")
 
     @property
     def policy(self) -> Any:
@@ -123,7 +125,13 @@ class Reference:
             values[name].copy_(value)
 
 
-def from_policy(trainer: Any) -> str:
+class ReferencedTrainer(PolicyTrainer, Protocol):
+    """A trainer whose reference is known: None without a KL term."""
+
+    reference: Reference | None
+
+
+def from_policy(trainer: PolicyTrainer) -> str:
     """How the caller says that the reference is the policy as handed over: beside a guide, or where a method is made."""
     method = trainer.method
     return "source='sft'" if method is None else making(method, "source='sft'")
@@ -133,7 +141,7 @@ def from_policy(trainer: Any) -> str:
 
 
 @contextmanager
-def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
+def chosen_reference(trainer: ReferencedTrainer, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
     """While TRL builds `trainer` from the arguments `given` (by name): its reference is that of trainer.anchor.source.
 
     Sets trainer.reference. ConfigError if a source cannot be had; nothing is trained by then.
@@ -147,7 +155,7 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
     args, model = given["args"], given.get("model")
     own = isinstance(model, nn.Module) and is_peft_model(model)  # adapters that were there before
     adapters = own or given.get("peft_config") is not None
-    choice = _Choice(trainer, model, trainer.anchor.source, base_model, plain)
+    choice = _Choice(trainer, model, trainer.anchor, base_model, plain)
     _check_given(args, adapters, trainer.anchor.snapshot_step)
     if own:
         check_adapters(model)
@@ -208,11 +216,11 @@ class _Choice:
     """Answers TRL's call for a reference. how: in words, None until asked; of_policy: it is to be the policy itself."""
 
     def __init__(
-        self, trainer: Any, model: Any, source: str, base_model: str | None, plain: Callable[..., Any]
+        self, trainer: PolicyTrainer, model: Any, anchor: Anchor, base_model: str | None, plain: Callable[..., Any]
     ) -> None:
-        self.trainer, self.model, self.source, self.plain = trainer, model, source, plain
-        self.of_policy = source == "sft" or trainer.anchor.snapshot_step is not None
-        named = base_model if source == "base" else None if self.of_policy else source
+        self.trainer, self.model, self.source, self.plain = trainer, model, anchor.source, plain
+        self.of_policy = anchor.source == "sft" or anchor.snapshot_step is not None
+        named = base_model if anchor.source == "base" else None if self.of_policy else anchor.source
         self.place = None if named is None else source_of(named)
         self.how: str | None = None
 
@@ -266,12 +274,12 @@ def same_place(first: str, second: str) -> bool:
     return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
 
-def sharded(trainer: Any) -> bool:
+def sharded(trainer: TrlTrainer) -> bool:
     """Whether DeepSpeed or FSDP holds the policy."""
     return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
 
 
-def _split(trainer: Any, policy: PreTrainedModel) -> bool:
+def _split(trainer: TrlTrainer, policy: PreTrainedModel) -> bool:
     """Whether no process holds the policy on one device."""
     return sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
 
@@ -279,7 +287,7 @@ def _split(trainer: Any, policy: PreTrainedModel) -> bool:
 # ---- adapters
 
 
-def _settle_adapters(trainer: Any, choice: _Choice) -> str:
+def _settle_adapters(trainer: PolicyTrainer, choice: _Choice) -> str:
     """After TRL is built: the reference that it takes from the adapters, or the one that it lacks. In words."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     check_trained(model)
@@ -304,7 +312,7 @@ def _settle_adapters(trainer: Any, choice: _Choice) -> str:
     return f"a frozen copy of the policy as it was at step 0 (adapter {ADAPTER!r})"
 
 
-def _prepared(trainer: Any, choice: _Choice, model: Any) -> PreTrainedModel:
+def _prepared(trainer: PolicyTrainer, choice: _Choice, model: Any) -> PreTrainedModel:
     """A reference of its own beside adapters, made ready as TRL makes the one of full fine-tuning."""
     args, policy = trainer.args, model.get_base_model()
     if sharded(trainer) or args.cast_lm_head_to_fp32:
@@ -357,7 +365,7 @@ def _check_movable(reference: Reference) -> None:
     )
 
 
-def check_start(trainer: Any, kl: float) -> None:
+def check_start(trainer: ReferencedTrainer, kl: float) -> None:
     """ConfigError if at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
@@ -382,11 +390,11 @@ def check_start(trainer: Any, kl: float) -> None:
     )
 
 
-def _dropout(policy: nn.Module) -> str:
+def _dropout(policy: PreTrainedModel) -> str:
     """The first thing in the policy that drops out while it trains; empty if there is none."""
     for name, module in policy.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             return f"{name}: p = {module.p:g}"
     config = policy.config.to_dict() if hasattr(policy.config, "to_dict") else {}
-    found = [(name, p) for name, p in config.items() if "drop" in name and isinstance(p, float) and 0 < p < math.inf]
-    return f"config.{found[0][0]} = {found[0][1]:g}" if found else ""
+    rates = [(name, p) for name, p in config.items() if "drop" in name and isinstance(p, float) and 0 < p < math.inf]
+    return f"config.{rates[0][0]} = {rates[0][1]:g}" if rates else ""

@@ -10,8 +10,8 @@ from trl import GRPOTrainer
 
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import refuse
-from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.batch import computes_advantages
+from sage_rlvr.training.trl.versions import INSTALL_TESTED
 
 SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
 

@@ -7,8 +7,7 @@ Scored by this package's own forward on the policy's weights, one rank its rows,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,17 +15,12 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.extras.source import Paid, RewardSource
 from sage_rlvr.errors import refuse
-from sage_rlvr.models.answer_substitution import Answered, Span, substituted
+from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.training.reference import copy_of, frozen
 from sage_rlvr.training.rollouts import source_metrics
-from sage_rlvr.training.trl.batch import Inputs
+from sage_rlvr.training.trl.protocols import Inputs, PolicyTrainer, ReferenceAnswer
 from sage_rlvr.training.trl.reference_model import sharded
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.trl.trainer import SageTrainer
-
-ReferenceAnswer = Callable[[Mapping[str, Any], str], tuple[str, Span | None]]
 
 
 def reference_answer_of(rewards: Any) -> ReferenceAnswer | None:
@@ -36,7 +30,7 @@ def reference_answer_of(rewards: Any) -> ReferenceAnswer | None:
     return next(filter(None, found), None)
 
 
-def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
+def initial_of(trainer: PolicyTrainer) -> PreTrainedModel | None:
     """The policy as the trainer was given it, where the method's reward source asks for it. ConfigError for what cannot be scored
     here: no reference answers, an adapter, weights in pieces."""
     source = None if trainer.method is None else trainer.method.reward_source
@@ -60,12 +54,13 @@ def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
 
 
 @torch.no_grad()
-def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
+def pay(trainer: PolicyTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
     """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
     assert trainer.method is not None and trainer.method.reward_source is not None
     paid = _paid(trainer, trainer.method.reward_source, output, rows)
     output["sage_support"] = paid.support
-    rewards, support = (trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (paid.rewards, paid.support))
+    gathered: list[Tensor] = [trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (paid.rewards, paid.support)]
+    rewards, support = gathered
     found = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
     if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of everything drawn
         dead = (rewards == rewards[:, :1]).all(dim=1).float().mean()
@@ -75,13 +70,13 @@ def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdic
     return rewards
 
 
-def looked_at(trainer: SageTrainer, output: Inputs, rewards: Tensor) -> Tensor:
+def looked_at(trainer: PolicyTrainer, output: Inputs, rewards: Tensor) -> Tensor:
     """(P, G) of all ranks: what a rollout plan decides by, the rewards or a source's support. `output`: this rank's."""
     support = output.get("sage_support")
     return rewards if support is None else trainer.accelerator.gather(support).reshape(rewards.shape)
 
 
-def _paid(trainer: SageTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> Paid:
+def _paid(trainer: PolicyTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> Paid:
     policy = trainer.accelerator.unwrap_model(trainer.model)
     tokens = Tokens.of(trainer.processing_class, policy)
     ids, asked = (

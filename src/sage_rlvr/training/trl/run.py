@@ -77,10 +77,10 @@ def train(
         trainer._reasons.limit = "rollout.max_new_tokens"
         begin = 0 if newest is None else step_of(newest) // updates
         for reward in trainer.reward_funcs:
-            if trainer.method is not None and isinstance(reward, TaskReward) and (said := unkeyed(trainer.method, reward.task)):
-                run.warn("answers", begin, said)
-        if trainer.method is not None and (said := unverified(trainer.method)):
-            run.warn("reward source", begin, said)
+            if trainer.method is not None and isinstance(reward, TaskReward) and (warning := unkeyed(trainer.method, reward.task)):
+                run.warn("answers", begin, warning)
+        if trainer.method is not None and (warning := unverified(trainer.method)):
+            run.warn("reward source", begin, warning)
         if newest is None or step_of(newest) < total:  # the policy of an earlier, shorter run is not this run's result
             shutil.rmtree(out, ignore_errors=True)
     done = carry_on(trainer, config, run, newest, progress, updates)
@@ -110,7 +110,9 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     )
     tokenizer = load_tokenizer(where)
     rows, reward = rows_and_reward(config, where, tokenizer, say)
-    played = isinstance(reward, TaskReward) and turns_of(reward.task) > 1
+    more: dict[str, Any] = {}  # a keyword that TRL's oldest release does not have
+    if isinstance(reward, TaskReward) and turns_of(reward.task) > 1:
+        more["rollout_func"] = episodes_of(reward, rows["prompt"], tokenizer, where, config.chat_template_kwargs)
     model, lora = where, config.engine.lora
     base = adapter_base(Path(where).expanduser())
     if base is not None:  # the adapter of the SFT stage goes on being trained
@@ -125,8 +127,8 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         processing_class=tokenizer,
         peft_config=None if base is not None or lora is None else peft_config(lora),
         method=method_of(config),
-        **({} if config.base_model is None else {"base_model": config.base_model}),
-        **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where, config.chat_template_kwargs)} if played else {}),
+        base_model=config.base_model,
+        **more,
     )
     trainer.updates, skip = config.updates, config.updates.skip_without_signal
     unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
@@ -153,7 +155,7 @@ def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any
     here = {"use_cpu": not cuda} if "fp16" in given else {"use_cpu": not cuda, "bf16": cuda and torch.cuda.is_bf16_supported()}
     optimizer = usable_optimizer(arguments["optim"], named="optim" in given)
     try:
-        return kind(**here | arguments | {"optim": optimizer})
+        return kind(**{**here, **arguments, "optim": optimizer})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{kind.__name__} of TRL {TRL} rejects the recipe: {error} (engine.args: {dict(given)})"
@@ -183,13 +185,13 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
 
 def check_adapter(model: PeftModel, config: TrainConfig) -> None:
     """ConfigError if engine.lora describes a different adapter from the one whose training continues."""
-    lora, found = config.engine.lora, model.peft_config["default"]
-    if lora is None or not hasattr(found, "lora_alpha"):
+    lora, adapter = config.engine.lora, model.peft_config["default"]
+    if lora is None or not hasattr(adapter, "lora_alpha"):
         return
-    if (found.r, found.lora_alpha) != (lora.rank, lora.scale):
+    if (adapter.r, adapter.lora_alpha) != (lora.rank, lora.scale):
         raise ConfigError(
             f"engine.lora.rank = {lora.rank}, alpha = {lora.scale:g}: the adapter of model = {config.model!r} has r = "
-            f"{found.r}, alpha = {found.lora_alpha:g}, and training continues with that adapter; use the same numbers, "
+            f"{adapter.r}, alpha = {adapter.lora_alpha:g}, and training continues with that adapter; use the same numbers, "
             "or use the merged policy as the model"
         )
 
@@ -199,7 +201,7 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
     modules = lora.target_modules
     return PeftLoraConfig(
         r=lora.rank,
-        lora_alpha=lora.scale,  # type: ignore[arg-type]
+        lora_alpha=lora.scale,
         lora_dropout=lora.dropout,
         target_modules=modules if isinstance(modules, str) else list(modules),
         task_type="CAUSAL_LM",
@@ -224,13 +226,15 @@ def usable_optimizer(name: str, named: bool = True) -> str:
 
 def rows_and_reward(
     config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
-) -> tuple[Dataset, Any]:
+) -> tuple[Dataset, MathReward | TaskReward]:
     """The prompts of a recipe as rows, and what judges completions: of a data set by the column answer, of any other task
     as on the loop engine, where a row's problem is its number. Says and checks what the model reads, where it reads messages.
     """
+    form: PromptFormat | None
+    reward: MathReward | TaskReward
     if config.data is not None:
-        form: PromptFormat | None = format_of(config.data)
-        rows, reward = load(config.data, say=say), MathReward(column="answer", **form.reading)
+        form = of_data = format_of(config.data)
+        rows, reward = load(config.data, say=say), MathReward(column="answer", **of_data.reading)
     else:
         task, problems = training_problems(config, say)
         talks = in_messages(task, tokenizer)
@@ -257,15 +261,15 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
     Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
     """
     source, form = DataSource.of(data), format_of(data)
-    found = examples(source, prompts_first=data.prompt == "as_is", convert=form.messages)
-    columns = {
-        "id": [one.problem_id for one in found.examples],
-        "prompt": [one.problem for one in found.examples],
-        "answer": [one.answer for one in found.examples],
+    data_set = examples(source, prompts_first=data.prompt == "as_is", convert=form.messages)
+    columns: dict[str, list[Any]] = {
+        "id": [one.problem_id for one in data_set.examples],
+        "prompt": [one.problem for one in data_set.examples],
+        "answer": [one.answer for one in data_set.examples],
     }
     if solutions:
-        columns["solution"] = list(worked_solutions(source, found))
+        columns["solution"] = list(worked_solutions(source, data_set))
     else:
-        check_golds(found.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
-    say(f"{found}; prompt format: {data.prompt}; answers are read {place_in_words(form.answer_in, form.tag)}")
+        check_golds(data_set.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
+    say(f"{data_set}; prompt format: {data.prompt}; answers are read {place_in_words(form.answer_in, form.tag)}")
     return Dataset.from_dict(columns)

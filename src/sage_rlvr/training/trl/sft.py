@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import peft
 import torch
+import trl
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
@@ -159,9 +161,6 @@ def finetune(
 
 def run_facts(config: FinetuneConfig) -> dict[str, Any]:
     """What a repeated command must find unchanged besides its recipe: weights, rows, and the libraries that train."""
-    import peft
-    import trl
-
     return {
         "model_sha256": weights_hash(config.model),
         "data": facts(DataSource.of(config.data)),
@@ -304,7 +303,7 @@ class _Trainer(SFTTrainer):
     """SFTTrainer that stops before a step on a loss that is not finite, and writes no card of its own."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss = super().training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss):
             raise diverged(f"the loss is {loss.item()}", self.state.global_step)
         return loss

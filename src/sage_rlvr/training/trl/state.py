@@ -20,7 +20,8 @@ from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.safe_io import read_json
 from sage_rlvr.training.trl.adapters import ADAPTER
-from sage_rlvr.training.trl.reference_model import Reference, sharded
+from sage_rlvr.training.trl.protocols import PolicyTrainer
+from sage_rlvr.training.trl.reference_model import Reference, ReferencedTrainer, sharded
 
 REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
@@ -28,14 +29,14 @@ PARTS = "sage_parts.safetensors"  # in a checkpoint's folder
 EARLIER = "use an earlier checkpoint, or start a new run"
 
 
-def save_state(trainer: Any, folder: Path) -> None:
+def save_state(trainer: ReferencedTrainer, folder: Path) -> None:
     """Beside a checkpoint's files: the objective, the state of the method's parts, what the reference is, and its weights where
     the run itself became it."""
     reference = trainer.reference
     if not trainer.args.should_save:
         return
     write_json_atomic(folder / OBJECTIVE, {"objective": objective_words(trainer.method, trainer.anchor)})
-    if trainer.parts:
+    if trainer.method is not None and trainer.parts:
         with replacing(folder / PARTS) as path:
             save_file(tensors_of(trainer.method.parts, trainer.parts), path)
     if reference is None:
@@ -51,7 +52,7 @@ def _record(file: Path) -> dict[str, Any] | None:
     return dict(read_json(file, error=CheckpointError, advice=EARLIER)) if file.is_file() else None
 
 
-def check_objective(trainer: Any, checkpoint: Path) -> None:
+def check_objective(trainer: PolicyTrainer, checkpoint: Path) -> None:
     """ConfigError if the run that wrote `checkpoint` optimized something else; silent if it does not say."""
     record, now = _record(checkpoint / OBJECTIVE), objective_words(trainer.method, trainer.anchor)
     if record is None or trainer.objective_may_change or record["objective"] == now:
@@ -63,14 +64,14 @@ def check_objective(trainer: Any, checkpoint: Path) -> None:
     )
 
 
-def restore_parts(trainer: Any, folder: Path) -> None:
+def restore_parts(trainer: PolicyTrainer, folder: Path) -> None:
     """The running state of the method's parts as `save_state` kept it; CheckpointError if that of other parts lies there."""
-    if trainer.parts:
+    if trainer.method is not None and trainer.parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.parts = state_from(trainer.method.parts, tensors, str(folder))
 
 
-def restore_reference(trainer: Any, folder: Path) -> None:
+def restore_reference(trainer: ReferencedTrainer, folder: Path) -> None:
     """The reference as `save_state` kept it in a checkpoint, once TRL has loaded the policy.
 
     ConfigError if the checkpoint lacks a reference that the run had become, or where its reference was another one.

@@ -2,6 +2,14 @@
 
     ref_per_token_logps <- ref_per_token_logps + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
+The five stages are those of training/loop.py:
+
+    collect   `_draw`: TRL generates and judges; dynamic_sampling.py draws again what the rollout plan drops
+    score     `_get_per_token_logps_and_entropies`: TRL's own forwards, recorded, under the policy and the reference
+    shape     `_shape`: log q of the policy that generated the data, into the reference's log-probs
+    credit    `with_advantages` (batch.py): the method's advantages in place of TRL's
+    update    `_compute_loss`: TRL's loss, which reads both; `training_step` leaves out what has no signal
+
 No line of TRL's loss is copied and, but for one scoring of a rollout where advantages read log-probs (the KL in the
 reward, a token weight) and TRL has none, no forward pass added. q comes from the policy that generated the data: where TRL
 scores the completions at generation (the policy will move before it is done with them), from that forward; elsewhere
@@ -37,7 +45,6 @@ from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
-    Inputs,
     anchor_means,
     answers_of,
     counted,
@@ -56,9 +63,10 @@ from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.given import admitted_anchor, check_data, check_keywords, check_kinds
 from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
+from sage_rlvr.training.trl.protocols import Inputs, ReferenceAnswer
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.release import check_engine
-from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
+from sage_rlvr.training.trl.reward_source import initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 from sage_rlvr.verifiers.reasons import ReasonWatch, warned, watching
@@ -90,6 +98,7 @@ class SageTrainer(GRPOTrainer):
     """
 
     reference: Reference | None  # None without a KL
+    beta: float  # of TRL's loss
     objective_may_change = False  # True: a resume with another guide or method goes on with it
     updates = UpdateConfig()  # whose `skip_without_signal` holds, of which steps without an advantage are left out
 
@@ -145,22 +154,26 @@ class SageTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
         if not self.model.training:
-            return super()._generate_and_score_completions(inputs)
+            unshaped: Inputs = super()._generate_and_score_completions(inputs)
+            return unshaped
+        # Several rollouts may come in one optimizer step: rows numbered from 0 in each would draw the same noise again.
         first = self._numbered[1] if self._numbered[0] == self.state.global_step else 0
         drawn = draw_all(self, inputs) if self._plan is None else draw_kept(self, inputs, self._plan, str(first))
         self._numbered = (self.state.global_step, first + drawn.count)
-        output, place = drawn.output, self.accelerator.process_index * len(inputs)
-        output["sage_row_ids"] = first + drawn.row_ids[place : place + len(inputs)]
+        output, offset = drawn.output, self.accelerator.process_index * len(inputs)
+        output["sage_row_ids"] = first + drawn.row_ids[offset : offset + len(inputs)]
         if reads_logps(self.method) and "sage_logps" not in output:
             score(self, output, entropies="entropies" in self._needs, hidden="hidden" in self._needs)
+        # Before the advantages, which hold the KL in the reward with its log q. Without log-probs of the rollout the first forward
+        # of the loss shapes it: no optimizer step lies between.
         logps, entropies = output.get("sage_logps"), output.get("sage_entropies")
         if self.anchor is not None and logps is not None:
-            self._shape(output, logps, entropies)
+            self._shape(self.anchor, output, logps, entropies)
         # A row has a signal where its group has two different rewards: TRL's own advantages of equal rewards are 0 up to rounding
         # only, and the difference to one row of the group would be 0 for every row that happens to equal that one.
         high, low = (drawn.rewards.nan_to_num(nan=end * torch.inf) for end in (-1, 1))
         varied = ((high.amax(1, keepdim=True) > low.amin(1, keepdim=True)) & ~drawn.rewards.isnan()).float()
-        output["sage_signal"] = has_signal(self.method, varied.flatten()[place : place + len(inputs)], counted(output))
+        output["sage_signal"] = has_signal(self.method, varied.flatten()[offset : offset + len(inputs)], counted(output))
         if self.method is not None:
             with_advantages(self.method, output, drawn, self)
         return {name: value for name, value in output.items() if name not in ROLLOUT_ONLY}
@@ -177,7 +190,7 @@ class SageTrainer(GRPOTrainer):
             output = super()._generate_and_score_completions(inputs)
             records = self._records
         finally:
-            self._records = None
+            self._records = None  # else the forwards of the loss would count as scoring, and never shape
         if "answers" in self._needs:
             output["sage_answers"] = answers_of(output, inputs, self.processing_class, self._answer_key)
         if problems is not None:
@@ -187,8 +200,8 @@ class SageTrainer(GRPOTrainer):
             seen = next(more for logps, more in records if logps is old)
             output |= {"sage_logps": old} | {name: value for name, value in seen.items() if value is not None}
         rewards = total_rewards(self._rewards, self.reward_weights).reshape(-1, self.num_generations)
-        paid = self.method is not None and self.method.reward_source is not None
-        return output, pay(self, output, inputs, rewards) if paid else rewards
+        replaced = self.method is not None and self.method.reward_source is not None
+        return output, pay(self, output, inputs, rewards) if replaced else rewards
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         scoring = self._records is not None
@@ -196,28 +209,32 @@ class SageTrainer(GRPOTrainer):
             kwargs["compute_entropy"] = True
         wanted = scoring and "hidden" in self._needs and model is not self.ref_model
         with seen_states(self.accelerator.unwrap_model(model) if wanted else None) as states:
-            found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+            scores = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if self._records is not None:
-            more = {"sage_entropies": found[1], "sage_hidden": predicting(states, found[0].shape[1])}
-            self._records.append((found[0], more))
-        elif self.model.training:
-            self._logps = found[0].detach()
-            if self._waiting is not None:
-                self._shape(self._waiting, found[0], found[1])
-        return found
+            more = {"sage_entropies": scores[1], "sage_hidden": predicting(states, scores[0].shape[1])}
+            self._records.append((scores[0], more))
+        elif self.model.training:  # a forward of the loss; evaluation has the unshaped reference
+            self._logps = scores[0].detach()
+            if self._waiting is not None and self.anchor is not None:
+                self._shape(self.anchor, self._waiting, scores[0], scores[1])
+        return scores
 
-    def _shape(self, inputs: Inputs, logps: Tensor, entropies: Tensor | None) -> None:
+    def _shape(self, anchor: Anchor, inputs: Inputs, logps: Tensor, entropies: Tensor | None) -> None:
         self._waiting = None
-        shape_inputs(self.anchor, inputs, logps, entropies, self.state, Key(self.args.seed), self.accelerator)
+        shape_inputs(anchor, inputs, logps, entropies, self.state, Key(self.args.seed), self.accelerator)
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
+        loss: Tensor
         if not self.model.training:
-            return super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs)
+            return loss
         mask = counted(inputs)
         self._counted += int(mask.sum())
         self._signals += int((inputs["sage_signal"] & mask.any(dim=1)).sum())
         if self.anchor is None:
-            return super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs)
+            return loss
+        # Shaped once per rollout: a later epoch finds log q in the batch, because its own forward is of a policy that has moved.
         self._waiting = None if "sage_log_q" in inputs else inputs
         with self._beta_of_method(inputs):
             loss = super()._compute_loss(model, inputs)
@@ -241,12 +258,12 @@ class SageTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """GRPOTrainer's; RuntimeError if its loss did not pass through here, before the weights move."""
         before = self._losses
-        loss = super().training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         if self.anchor is not None and self._losses == before:
             raise _unshaped("the training step did not call GRPOTrainer._compute_loss")
-        if not before and (found := self._metrics["train"].get("kl/to_reference")):
-            check_start(self, found[-1])
-        if self.accelerator.sync_gradients:
+        if not before and (kl := self._metrics["train"].get("kl/to_reference")):
+            check_start(self, kl[-1])
+        if self.accelerator.sync_gradients:  # the last micro-batch of an optimizer step, which comes next
             self._watch_guide()
             self._leave_idle_out(loss.device)
         return loss
@@ -269,10 +286,10 @@ class SageTrainer(GRPOTrainer):
         seen, self._means = [means for means in self._means if means], []
         if not seen or not self.is_world_process_zero():
             return
-        found = {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
-        self._watch.see(self.state.global_step, found)
+        metrics = {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
+        self._watch.see(self.state.global_step, metrics)
         if self.state.global_step == 0:
-            after_first_step(self.note, self.anchor, found)
+            after_first_step(self.note, self.anchor, metrics)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -284,6 +301,7 @@ class SageTrainer(GRPOTrainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        # transformers calls it when the policy's weights are those of the checkpoint: a copy of the policy is of that step.
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             check_objective(self, Path(checkpoint))
@@ -294,13 +312,13 @@ class SageTrainer(GRPOTrainer):
     def _beta_of_method(self, inputs: Inputs) -> Iterator[None]:
         """self.beta while TRL computes a loss: the method's at this step; 0 where its KL is in the advantages already."""
         plain = self.beta
-        if self.method is not None:
+        if self.method is not None and self.anchor is not None:
             beta = self.anchor.beta_at(self.state.global_step, self.state.max_steps)
             self.beta = 0.0 if kl_in_reward(self.method) else beta * float(inputs.get("sage_scale", 1.0))
         try:
             yield
         finally:
-            self.beta = plain
+            self.beta = plain  # TRL's evaluation reads it, and so does the next call, which has another step
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """GRPOTrainer's, with this package's names beside TRL's (callbacks.py: `NAMES`, `LOGGED`)."""
@@ -317,14 +335,15 @@ class SageTrainer(GRPOTrainer):
 
     def _tell_reason(self, kind: str, step: int, sentence: str) -> None:
         """On the first rank; where the policy computes the rewards, the verdicts earn nothing."""
-        paid = self.method is not None and self.method.reward_source is not None
-        if self.is_world_process_zero() and not paid:
+        replaced = self.method is not None and self.method.reward_source is not None
+        if self.is_world_process_zero() and not replaced:
             self.tell(kind, step, sentence)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         with watching(self._reasons):
-            self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
-        return self._rewards
+            rewards: Tensor = super()._calculate_rewards(*args, **kwargs)
+        self._rewards = rewards  # of all ranks, (rows, reward functions)
+        return rewards
 
 
 def _unshaped(why: str) -> RuntimeError:

@@ -23,11 +23,11 @@ def require_verl() -> None:
     """ConfigError for a verl of another series, before any of it is imported; ModuleNotFoundError where it is missing. Both say how
     to install it."""
     try:
-        found = version("verl")
+        installed = version("verl")
     except PackageNotFoundError:
-        found = ".".join(SERIES)  # missing, or a source tree on the path: the imports tell
-    if tuple(found.split(".")[:2]) != SERIES:
-        raise ConfigError(f"verl {found} is not structured as in 0.9; {INSTALL}")
+        installed = ".".join(SERIES)  # missing, or a source tree on the path: the imports tell
+    if tuple(installed.split(".")[:2]) != SERIES:
+        raise ConfigError(f"verl {installed} is not structured as in 0.9; {INSTALL}")
     try:
         import transfer_queue  # noqa: F401
         import verl  # noqa: F401

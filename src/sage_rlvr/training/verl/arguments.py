@@ -79,13 +79,13 @@ NOTES = {
 }
 
 
-def flattened(given: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+def flattened(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}, "c.d": 2} -> {"a.b": 1, "c.d": 2}. A key that begins with + is one that verl's own files do not have."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in given.items():
-        name = f"{place}.{key}" if place else str(key)
-        found |= flattened(value, name) if isinstance(value, Mapping) and value else {name: value}
-    return found
+        name = f"{prefix}.{key}" if prefix else str(key)
+        flat |= flattened(value, name) if isinstance(value, Mapping) and value else {name: value}
+    return flat
 
 
 def bare_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
     """What is otherwise than on the other engines, as far as the recipe shows it."""
     plan = config.optimizer
     updates = config.updates.per_step
-    found = {
+    differs = {
         "weight_decay": plan.weight_decay > 0,
         "warmup": plan.warmup_steps > 0,
         "cosine": plan.schedule == "cosine" and updates > 1,
@@ -203,7 +203,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "signal": config.updates.skip_without_signal != "never",
         "frozen": config.engine.dtype == "bfloat16",
     }
-    yield from (NOTES[name] for name, holds in found.items() if holds)
+    yield from (NOTES[name] for name, holds in differs.items() if holds)
 
 
 def _check(config: TrainConfig) -> None:
@@ -243,7 +243,7 @@ def _reads_base(method: Method) -> bool:
     return method.anchor is not None and not method.anchor.is_off and method.anchor.source == "base"
 
 
-def _data(config: TrainConfig, folder: Path, longest: int) -> dict[str, Any]:
+def _data(config: TrainConfig, folder: Path, longest: int | str) -> dict[str, Any]:
     problems = folder / "problems"
     return {
         "data.train_files": str(problems / SPLITS["train"]),
@@ -292,11 +292,11 @@ def _optimizer(config: TrainConfig) -> dict[str, Any]:
 
 
 def _model(config: TrainConfig, template: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {f"{MODEL}.path": str(folder_of(config.model)) if config.model in NAMED else config.model}
+    fields: dict[str, Any] = {f"{MODEL}.path": str(folder_of(config.model)) if config.model in NAMED else config.model}
     if (lora := config.engine.lora) is not None:
         scale = int(lora.scale) if lora.scale == int(lora.scale) else lora.scale
-        found |= {f"{MODEL}.lora_rank": lora.rank, f"{MODEL}.lora_alpha": scale, f"{MODEL}.target_modules": lora.target_modules}
-    return found if template is None else found | {f"{MODEL}.custom_chat_template": template}
+        fields |= {f"{MODEL}.lora_rank": lora.rank, f"{MODEL}.lora_alpha": scale, f"{MODEL}.target_modules": lora.target_modules}
+    return fields if template is None else fields | {f"{MODEL}.custom_chat_template": template}
 
 
 def _trainer(config: TrainConfig, folder: Path) -> dict[str, Any]:

@@ -36,20 +36,20 @@ class Order:
     several: bool
 
     @classmethod
-    def of(cls, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], asked: Mapping[str, int]) -> Order:
-        """keys and tags of a batch; asked: uid of a prompt -> when it was asked. One that nobody asked here (restored with a
+    def of(cls, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], arrival: Mapping[str, int]) -> Order:
+        """keys and tags of a batch; arrival: uid of a prompt -> when it was asked. One that nobody asked here (restored with a
         checkpoint) comes last."""
-        found = []
-        for place, (key, tag) in enumerate(zip(keys, tags, strict=True)):
+        completions = []
+        for row, (key, tag) in enumerate(zip(keys, tags, strict=True)):
             if not tag.get("is_padding", False):
                 uid, session, output = key.rsplit("_", 2)
-                found.append((asked.get(uid, len(asked)), uid, int(session), int(output), place))
-        found.sort()
-        uids = {uid: None for _, uid, *_ in found}
+                completions.append((arrival.get(uid, len(arrival)), uid, int(session), int(output), row))
+        completions.sort()
+        uids = {uid: None for _, uid, *_ in completions}
         numbers = {uid: n for n, uid in enumerate(uids)}
-        owners = torch.tensor([numbers[uid] for _, uid, *_ in found], dtype=torch.long)
-        places = torch.tensor([place for *_, place in found], dtype=torch.long)
-        return cls(places, owners, len(keys), any(output for *_, output, _ in found))
+        owners = torch.tensor([numbers[uid] for _, uid, *_ in completions], dtype=torch.long)
+        places = torch.tensor([row for *_, row in completions], dtype=torch.long)
+        return cls(places, owners, len(keys), any(output for *_, output, _ in completions))
 
     def take(self, values: Tensor) -> Tensor:
         """Values (rows, ...) of verl's batch as the core's (N, ...)."""
@@ -57,6 +57,7 @@ class Order:
 
     def back(self, values: Tensor) -> Tensor:
         """Inverse of `take`; 0 in padding rows."""
+        # By place, not by reshaping: verl's rows of one group are not next to each other.
         whole = values.new_zeros(self.rows, *values.shape[1:])
         whole[self.places] = values
         return whole
@@ -113,7 +114,7 @@ def shaped(anchor: Anchor, signals: Signals, step: int, total_steps: int, key: K
     return Shaped(log_q, anchor_metrics(anchor, signals.old_logps, reference, log_q, signals.mask, held))
 
 
-def credited(
+def credit_batch(
     method: Method,
     order: Order,
     rewards: Tensor,
@@ -133,7 +134,7 @@ def credited(
             f"{method.name} on verl: an agent loop returned one completion in several pieces, which cannot be "
             "compared; use a guide with verl's own objective (sage.guide without sage.method)"
         )
-    parts = [rows for rows in order.groups() if rows.shape[1] > 1]
+    parts = [rows for rows in order.groups() if rows.shape[1] > 1]  # one completion alone has nothing to be compared to
     if len(parts) > 1 and (bool(state) or method.advantage.couples_prompts):
         raise DataError(
             f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some "
@@ -143,25 +144,26 @@ def credited(
     if not parts:
         return Credit(wide, torch.zeros(0), state)
     chosen = torch.cat([rows.flatten() for rows in parts])
-    own = signals.take(chosen, signals.row_ids[chosen])
+    own = signals.take(chosen, signals.row_ids[chosen])  # under the numbers that the rows have in the batch: noise goes by these
     shift = None if log_q is None else log_q[chosen]
     grouped = [rewards[rows].float() for rows in parts]
-    found = credit(method, grouped[0] if len(parts) == 1 else grouped, own, shift, step, total_steps, key, state)
-    values = found.advantages if found.advantages.dim() == 2 else found.advantages[:, None]
+    credited = credit(method, grouped[0] if len(parts) == 1 else grouped, own, shift, step, total_steps, key, state)
+    values = credited.advantages if credited.advantages.dim() == 2 else credited.advantages[:, None]
+    # Off the mask 0: `advantage/zero_frac` reads whole rows, and padding may hold anything.
     wide[chosen] = torch.where(own.mask, values.float(), 0.0)
-    return Credit(wide, found.grouped, found.state)
+    return Credit(wide, credited.grouped, credited.state)
 
 
 def step_metrics(order: Order, signals: Signals, advantages: Tensor | None, state: State) -> dict[str, float]:
     """What a row of metrics says under this package's names, of a batch before its update."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if signals.rewards is not None:
         rewards = signals.rewards
         dead = [bool((rewards[row] == rewards[row[0]]).all()) for rows in order.groups() for row in rows]
-        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": sum(dead) / len(dead)}
+        metrics |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": sum(dead) / len(dead)}
     if signals.entropies is not None:
-        found["policy/entropy"] = masked_mean(signals.entropies, signals.mask)
+        metrics["policy/entropy"] = masked_mean(signals.entropies, signals.mask)
     if advantages is not None:
-        found["advantage/abs_mean"] = masked_mean(advantages.abs(), signals.mask)
-        found["advantage/zero_frac"] = float((advantages == 0).all(dim=1).float().mean())
-    return found | state_metrics(state)
+        metrics["advantage/abs_mean"] = masked_mean(advantages.abs(), signals.mask)
+        metrics["advantage/zero_frac"] = float((advantages == 0).all(dim=1).float().mean())
+    return metrics | state_metrics(state)

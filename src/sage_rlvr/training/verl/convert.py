@@ -43,8 +43,8 @@ def _save_adapter(config: TrainConfig, trained: Path, tokenizer: PreTrainedToken
         **{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": config.model, "bias": "none"},
         **{"r": lora.rank, "lora_alpha": lora.scale, "target_modules": lora.target_modules, "inference_mode": True},
     }
-    found = {name: value for file in sorted(trained.glob("*.safetensors")) for name, value in load_file(file).items()}
-    tensors = {name.replace(".default.", "."): value for name, value in found.items() if ".lora_" in name}
+    saved = {name: value for file in sorted(trained.glob("*.safetensors")) for name, value in load_file(file).items()}
+    tensors = {name.replace(".default.", "."): value for name, value in saved.items() if ".lora_" in name}
     if not tensors:
         raise CheckpointError(
             f"{trained}: contains no adapter; the installed verl saves adapters in a different place than 0.9"

@@ -48,12 +48,12 @@ def different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 def disagreement(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """What a method needs of the fields under which `given` says something else, and what to set instead; "" if they agree."""
-    said = []
+    conflicts = []
     for key in different(wanted, given):
         means = "has no such term" if key in NEUTRAL else "needs"
         instead = f" ({INSTEAD[key]})" if key in INSTEAD else ""
-        said.append(f"{key} = {given[key]}, but the method {means}: {wanted[key]}{instead}")
-    return "; ".join(said)
+        conflicts.append(f"{key} = {given[key]}, but the method {means}: {wanted[key]}{instead}")
+    return "; ".join(conflicts)
 
 
 def is_spelled(name: Any, method: Method) -> bool:

@@ -32,13 +32,13 @@ def judge(folder: str, split: str, number: int, text: str) -> Verdict:
     task, problems = _exported(folder)
     problem = problems[split][number]
     try:
-        found = verdicts(task, [(problem, text)])[0]
+        verdict = verdicts(task, [(problem, text)])[0]
     except MemoryError:  # a limit of the pool's
         raise
     except BaseException as error:  # the pool would make it "undecided", reward 0
         what = f"problem {problem.problem_id!r:.40}: {raised_at(error)}: {type(error).__name__}: {error!s:.80}"
         return Verdict("wrong", what.encode("ascii", "replace").decode())  # lone surrogates could not be printed
-    return Verdict(found.label, found.reason, found.reward)
+    return Verdict(verdict.label, verdict.reason, verdict.reward)
 
 
 class Judge:
@@ -55,16 +55,16 @@ class Judge:
         """The verdict on `text`; any thread may ask."""
         if self.pool is None:
             return verdicts(self.task, [(self.problems[split][number], text)])[0]
-        found = self.pool.verify([(str(self.folder), split, number, text)])[0]
-        if found.label == "wrong" and found.score is None:
+        verdict = self.pool.verify([(str(self.folder), split, number, text)])[0]
+        if verdict.label == "wrong" and verdict.score is None:
             raise DataError(
-                f"task {self.task.name}: its verifier raised on {found.reason}; a verifier must return a Verdict for every text"
+                f"task {self.task.name}: its verifier raised on {verdict.reason}; a verifier must return a Verdict for every text"
             )
-        return found
+        return verdict
 
 
-def logged(verdict: Verdict, place: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """What verl keeps of a completion beside its reward; it averages the numbers in validation. place: the row's extra_info. A text
+def logged(verdict: Verdict, extra_info: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """What verl keeps of a completion beside its reward; it averages the numbers in validation. extra_info: the row's. A text
     that ends in `NO_ANSWER` was cut; of a whole one without an answer the text is kept, to be read at other places."""
     cut = text.endswith(NO_ANSWER)
     return {
@@ -73,7 +73,7 @@ def logged(verdict: Verdict, place: Mapping[str, Any], text: str) -> dict[str, A
         "undecided": float(verdict.label == "undecided"),
         "cut": float(cut),
         "reason": verdict.reason,
-        "unanswered": json.dumps([place["split"], int(place["index"]), text]) if verdict.unanswered and not cut else "",
+        "unanswered": json.dumps([extra_info["split"], int(extra_info["index"]), text]) if verdict.unanswered and not cut else "",
     }
 
 
@@ -95,12 +95,12 @@ class Outcomes:
         verdicts = [Verdict(_label(row), row["reason"]) for row in rows]
         reasons = Reasons.of(verdicts, [bool(row["cut"]) for row in rows])
 
-        def found() -> Elsewhere | None:
+        def elsewhere() -> Elsewhere | None:
             kept = [json.loads(row["unanswered"]) for row in rows if row["unanswered"]]
             pairs = [(problems[split][number], text) for split, number, text in kept]
             return elsewhere_of(task, pairs, [Verdict("wrong", "no answer")] * len(pairs))
 
-        self.watch.see(step, reasons, read_at(task), found)
+        self.watch.see(step, reasons, read_at(task), elsewhere)
         return reasons.metrics() | {"completions/unfinished_frac": reasons.cut_frac or 0.0}
 
 

@@ -37,13 +37,13 @@ def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     tree, rest = Tree(), []
     for word in words:
         key, equals, value = word.partition("=")
-        place = key.lstrip("+").partition("sage.")
-        if place[0] or not place[1]:
+        parts = key.lstrip("+").partition("sage.")
+        if parts[0] or not parts[1]:
             rest.append(word)
             continue
         if not equals:
             raise ConfigError(f"{word}: the value is missing; write {key}=VALUE")
-        tree = override(tree, place[2], value)
+        tree = override(tree, parts[2], value)
     return dict(tree), rest
 
 
@@ -64,8 +64,8 @@ def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> O
     given = {key: read(key) for key in fields if key in named}
     if node.method is not None and is_spelled(given.get(estimator), node.method):
         given.pop(estimator)
-    if said := disagreement(fields, given):
-        raise ConfigError(f"{said}. Remove these, or set them in the method, as in +sage.method.beta=0.01")
+    if conflict := disagreement(fields, given):
+        raise ConfigError(f"{conflict}. Remove these, or set them in the method, as in +sage.method.beta=0.01")
     with open_dict(config):
         config.sage = merged
         for key, value in fields.items():
@@ -81,7 +81,7 @@ def runner_class() -> Any:
 
     class SageTaskRunner(plain):  # type: ignore[misc, valid-type]
         def run(self, config: Any) -> Any:
-            from sage_rlvr.training.verl.trainer import install
+            from sage_rlvr.training.verl.trainer import install  # in the actor's process
 
             install()
             return super().run(config)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.argv = [sys.argv[0], *rest]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hydra hands refusals on as they are
 
-    @hydra.main(config_path=CONFIG, config_name="ppo_trainer", version_base=None)
+    @hydra.main(config_path=CONFIG, config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]  # of verl
     def composed(config: DictConfig) -> None:
         named = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
         check_resume(prepare(config, tree, named), config)  # before Ray, the workers and the model start

@@ -76,14 +76,15 @@ class Objective:
     @property
     def words(self) -> str:
         """The objective as it is optimized, verl's own terms and its clamp of the KL included."""
+        # A checkpoint keeps these words and a resume compares them: a term that they leave out could change without an error.
         clamp = (CLAMP,) if is_clamped(self.anchor) else ()
         return "\n".join([objective_words(self.method, self.anchor), *self.terms, *clamp])
 
     @property
     def needs(self) -> frozenset[str]:
         """The signals that it reads."""
-        found = frozenset() if self.anchor is None else self.anchor.needs
-        return found if self.method is None else found | self.method.needs
+        needs = frozenset() if self.anchor is None else self.anchor.needs
+        return needs if self.method is None else needs | self.method.needs
 
     @classmethod
     def of(cls, tree: Mapping[str, Any], read: Read) -> Objective:
@@ -92,13 +93,14 @@ class Objective:
         _check_engine(read)
         if node.method is None:
             assert node.guide is not None
-            found = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, (own_loss(read),))
+            objective = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, (own_loss(read),))
         else:
             _check_fields(node.method, read)
+            # As verl descends it: its loss reads sampled tokens only, so an exact KL is estimated, and the words then say so.
             anchor = None if node.method.anchor is None or node.method.anchor.is_off else sampled(node.method.anchor)
-            found = cls(node.method, anchor, node.seed, node.objective_may_change, tuple(honored(read)))
-        _check_seen(found, read)
-        return found
+            objective = cls(node.method, anchor, node.seed, node.objective_may_change, tuple(honored(read)))
+        _check_seen(objective, read)
+        return objective
 
 
 def fields_of(node: SageNode, read: Read) -> dict[str, Any]:
@@ -138,9 +140,9 @@ def _check_fields(method: Method, read: Read) -> None:
     """ConfigError naming every field of verl that says something else than the method."""
     limit = int(read("actor_rollout_ref.rollout.response_length"))
     wanted = method_fields(method, limit)
-    if said := disagreement(wanted, {key: read(key) for key in wanted}):
+    if conflict := disagreement(wanted, {key: read(key) for key in wanted}):
         raise ConfigError(
-            f"{method.name} on verl: {said}. Remove these: `python -m sage_rlvr.verl` sets them; to train with other "
+            f"{method.name} on verl: {conflict}. Remove these: `python -m sage_rlvr.verl` sets them; to train with other "
             "values set them in the method, as in +sage.method.beta=0.01"
         )
     check_sizes(method, "verl", limit, int(read("actor_rollout_ref.rollout.n")))

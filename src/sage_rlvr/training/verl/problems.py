@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +31,13 @@ SPLITS = {"train": "train.parquet", "validation": "val.parquet"}
 SEED = 1  # of validation problems that are drawn
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 """A chat template that repeats its messages, for policies that continue text: actor_rollout_ref.model.custom_chat_template."""
+
+
+@runtime_checkable
+class HasGold(Protocol):
+    """A problem that holds its gold, as the rows of data sets do."""
+
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,13 @@ class Named:
 
 def chosen(task: Task, take: int | None = None, say: Say = tell, splits: Sequence[str] = tuple(SPLITS)) -> dict[str, list[Any]]:
     """The problems to export by split, of each only the first `take`. ConfigError if the task has no training problems."""
-    found = {}
+    by_split = {}
     for split in splits:
         ready(task, say, split)
-        found[split] = problems_of(task, split, SEED, take)
-        if split == "train" and not found[split]:
+        by_split[split] = problems_of(task, split, SEED, take)
+        if split == "train" and not by_split[split]:
             raise ConfigError(f"task {task.name} has no training problems to export")
-    return found
+    return by_split
 
 
 def export(named: Named, folder: Path, problems: Mapping[str, Sequence[Any]], *, talks: bool) -> dict[str, int]:
@@ -91,8 +98,8 @@ def export(named: Named, folder: Path, problems: Mapping[str, Sequence[Any]], *,
 
 
 def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict[str, Any]:
-    talking = talks and isinstance(task, Conversational)
-    prompt = task.messages(problem) if talking else [{"role": "user", "content": task.prompt(problem)}]
+    plain = [{"role": "user", "content": task.prompt(problem)}]
+    prompt = task.messages(problem) if talks and isinstance(task, Conversational) else plain
     return {
         "data_source": task.name,
         "prompt": prompt,
@@ -104,7 +111,8 @@ def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict
 
 def _gold(task: Task, problem: Any) -> str:
     """The gold of a problem, or one right answer; "" for a task that has neither."""
-    return str(getattr(problem, "answer", "") or (task.reference(problem) if isinstance(task, Referenced) else ""))
+    gold = problem.answer if isinstance(problem, HasGold) else ""
+    return str(gold or (task.reference(problem) if isinstance(task, Referenced) else ""))
 
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
@@ -112,15 +120,15 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     again = f"export the task again: {suggest('export', 'verl', 'TASK', '--out', folder)}"
     record = read_json(folder / RECORD, error=DataError, advice=again)
     task = Named(record["word"], record["template"], record["config"]).task()
-    found: dict[str, Sequence[Any]] = {}
+    by_split: dict[str, Sequence[Any]] = {}
     for split, count in record["counts"].items():
         problems = problems_of(task, split, SEED, count)
         if task.fingerprint(problems) != record["problems"][split]:
             raise DataError(
                 f"{folder}: the {split} problems of {task.name} have changed since the export; export them again"
             )
-        found[split] = problems
-    return task, found
+        by_split[split] = problems
+    return task, by_split
 
 
 __all__ = ["ECHO", "RECORD", "SPLITS", "Named", "chosen", "export", "exported"]

@@ -39,9 +39,9 @@ class SageRewardManager(RewardManagerBase):
         responses = row.batch["responses"]
         length = int(row.batch["attention_mask"][-responses.shape[-1] :].sum())
         text = self.tokens.decode([responses[:length].tolist()], [True])[0]
-        place = row.non_tensor_batch["extra_info"]
-        verdict = await self.loop.run_in_executor(None, self.judge, place["split"], int(place["index"]), text)
-        return {"reward_score": verdict.reward, "reward_extra_info": logged(verdict, place, text)}
+        extra_info = row.non_tensor_batch["extra_info"]
+        verdict = await self.loop.run_in_executor(None, self.judge, extra_info["split"], int(extra_info["index"]), text)
+        return {"reward_score": verdict.reward, "reward_extra_info": logged(verdict, extra_info, text)}
 
 
 __all__ = ["SageRewardManager"]

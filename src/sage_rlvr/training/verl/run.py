@@ -60,8 +60,8 @@ def train(
     words, prompt = prepare(config, folder, say)
     begin = steps_done(folder / "checkpoints")
     run.truncate_metrics(begin)
-    if said := unverified(config.method):
-        run.warn("reward source", begin, said)
+    if warning := unverified(config.method):
+        run.warn("reward source", begin, warning)
     for line in notes(config):
         say(f"note: {line}")
     if begin < config.steps:
@@ -123,9 +123,9 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
     ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
     output where it failed otherwise.
     """
-    rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
+    rows, log = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
     read, seen, stopped = 0, 0, False
-    with StopFlag() as stop, open(said, "wb") as output:
+    with StopFlag() as stop, open(log, "wb") as output:
         verl = subprocess.Popen(
             [sys.executable, "-m", "sage_rlvr.verl", *words],
             stdin=subprocess.DEVNULL,
@@ -137,14 +137,14 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
-                read, seen = take(rows, read, run, progress, anchor), heard(said, seen, run)
+                read, seen = take(rows, read, run, progress, anchor), heard(log, seen, run)
                 stopped = bool(stop)
         finally:
             end(verl)
     take(rows, read, run, progress, anchor)
-    heard(said, seen, run)
+    heard(log, seen, run)
     if verl.returncode and not stopped:
-        raise failed(said)
+        raise failed(log)
     return steps_done(folder / "checkpoints")
 
 
@@ -167,29 +167,29 @@ def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | Non
     return read + len(whole)
 
 
-def our_row(found: Mapping[str, Any]) -> dict[str, Any]:
+def our_row(written: Mapping[str, Any]) -> dict[str, Any]:
     """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names beside verl's.
 
     TrainingDiverged if the gradient was not finite: verl leaves that update out and goes on."""
-    data = {name: value for name, value in found["data"].items() if isinstance(value, int | float)}
-    step = int(found["step"]) - 1
-    if found["data"].get("actor/grad_norm", 0.0) is None:  # JSON has no number for one that is not finite
+    data = {name: value for name, value in written["data"].items() if isinstance(value, int | float)}
+    step = int(written["step"]) - 1
+    if written["data"].get("actor/grad_norm", 0.0) is None:  # JSON has no number for one that is not finite
         raise TrainingDiverged(f"the gradient is not finite at step {step}; lower optimizer.lr or raise method.beta")
     return {"step": step, **{ours: data[theirs] for ours, theirs in NAMES.items() if theirs in data}, **data}
 
 
-def failed(said: Path) -> SageError:
+def failed(log: Path) -> SageError:
     """What verl ended with: a refusal of ours in its own words, else where its output lies and its last line."""
     # A refusal is raised in verl's driver or in an actor of Ray's on any node, which hands on the text of a traceback alone: its
     # output is the one channel that all of them share.
-    lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     for line in reversed(lines):
         for kind in (ConfigError, CheckpointError):
-            _, found, words = line.partition(f"{kind.__name__}: ")
-            if found:
+            _, mark, words = line.partition(f"{kind.__name__}: ")
+            if mark:
                 return kind(f"on verl: {words}")
     last = lines[-1] if lines else "(no output)"
-    return CheckpointError(f"verl exited with an error; its output is in {said}; last line: {last}")
+    return CheckpointError(f"verl exited with an error; its output is in {log}; last line: {last}")
 
 
 def end(verl: subprocess.Popen[bytes]) -> None:

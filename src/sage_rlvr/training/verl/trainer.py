@@ -2,6 +2,14 @@
 
     ref_log_prob <- ref_log_prob + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
+The five stages are those of training/loop.py:
+
+    collect   `_next_train_batch`: verl samples and judges; prompts are numbered in the order in which they are asked
+    score     `_compute_old_log_prob`, `_compute_ref_log_prob`: verl's workers, under the policy and the reference
+    shape     `_shape`: log q, into the reference's log-probs, once both are scored
+    credit    `_compute_advantage`: the method's advantages, by the estimator `sage` of verl's registry
+    update    verl's own loss, which reads both
+
 No line of verl's loss is copied and no forward pass is added. The driver reads what the workers left in TransferQueue (old and
 reference log-probs, entropies), writes the reference back once, in float32, and every mini-batch and epoch of the update
 reads that: q is fixed by construction. With `Flat` nothing is written. Noise and schedules are functions of sage.seed, of verl's
@@ -26,7 +34,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.utils.padding import response_to_nested
 
-from sage_rlvr.core.anchor import anchor_logps
+from sage_rlvr.core.anchor import Anchor, anchor_logps
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
@@ -37,7 +45,7 @@ from sage_rlvr.tasks.base import answer_id
 from sage_rlvr.training.engines import ESTIMATOR
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl import INSTALL
-from sage_rlvr.training.verl.batch import Order, Shaped, credited, key_of_update, shaped, signals_of, step_metrics
+from sage_rlvr.training.verl.batch import Order, Shaped, credit_batch, key_of_update, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.opening import note, open_training
@@ -62,7 +70,7 @@ def install() -> None:
     """Put shaped trainers in place of verl's, under their own names (verl compares a mode's name in six places), and the
     estimator beside its own. In the process of the task runner."""
     for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
-        if not getattr(base, "is_sage", False):
+        if not issubclass(base, Shaping):  # a second `install` in one process would shape twice
             trainer_base.TRAINER_REGISTRY[name] = sage_trainer(base)
     if ESTIMATOR not in ADV_ESTIMATOR_REGISTRY:
         register_adv_est(ESTIMATOR)(estimator)
@@ -72,8 +80,8 @@ def estimator(token_level_rewards: Tensor, response_mask: Tensor, config: Any = 
     """verl's signature: advantages and returns (rows, T) of the batch that the trainer holds; `RuntimeError` outside of it."""
     if not _now:
         raise RuntimeError(f"algorithm.adv_estimator = {ESTIMATOR} needs the trainer of `python -m sage_rlvr.verl`")
-    found = _now[-1](token_level_rewards, response_mask) * response_mask
-    return found, found
+    advantages = _now[-1](token_level_rewards, response_mask) * response_mask
+    return advantages, advantages
 
 
 @contextmanager
@@ -88,8 +96,8 @@ def computing(advantages: Advantages) -> Iterator[None]:
 
 def check_layout(base: type) -> None:
     """ConfigError if a trainer of verl is not laid out as those of 0.9."""
-    found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
-    other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
+    parameters = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
+    other = [name for name, wanted in SEAMS.items() if parameters.get(name, [None])[: len(wanted)] != wanted]
     which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
     refuse((other, f"{which} is not structured as in 0.9; {INSTALL}"))
 
@@ -100,10 +108,9 @@ def sage_trainer(base: type) -> type:
     return type(f"Sage{base.__name__}", (Shaping, base), {"__doc__": Shaping.__doc__})
 
 
-class Shaping(Trainer):  # type: ignore[misc]
+class Shaping(Trainer):
     """What stands before a trainer of verl: the objective of the `sage` node. ConfigError at construction for what is refused."""
 
-    is_sage = True
     sage_objective: Objective
 
     def __init__(self, config: Any) -> None:
@@ -114,14 +121,14 @@ class Shaping(Trainer):  # type: ignore[misc]
     def sage_setup(self) -> None:
         """What `self.config` asks for, and nothing remembered yet."""
         tree = OmegaConf.to_container(self.config.sage, resolve=True)
-        self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
+        self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))
         method = self.sage_objective.method
         self.sage_parts: State = {} if method is None else method.start()
         self.sage_watch = GuideWatch(self.sage_objective.anchor, tell)
         folder = tree.get("task") if isinstance(tree, dict) else None
         limit = "data.max_response_length (rollout.max_new_tokens)"
         self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
-        self._asked: dict[str, int] = {}
+        self._arrival: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
         note(self.sage_objective.words)
 
@@ -132,13 +139,14 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
         batch = super()._next_train_batch(*args, **kwargs)
-        self._asked.update({uid: len(self._asked) + n for n, uid in enumerate(batch["uid"])})
+        # Before verl orders the rows by length for its workers: a row's number, and so its noise, must not depend on that order.
+        self._arrival.update({uid: len(self._arrival) + n for n, uid in enumerate(batch["uid"])})
         return batch
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_ref_log_prob(batch, metrics)
         if self.sage_objective.anchor is not None:
-            self._shape(batch, metrics)
+            self._shape(self.sage_objective.anchor, batch, metrics)
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -146,6 +154,7 @@ class Shaping(Trainer):  # type: ignore[misc]
         more = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])["extra_fields"]
         rows = [getattr(row, "data", row).get("reward_extra_info", {}) for row in more]
         metrics.update(self.sage_outcomes.see(self.global_steps - 1, rows))
+        # A trainer that scores the reference elsewhere never calls `_compute_ref_log_prob`, and would train without the guide.
         if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
             raise RuntimeError(
                 "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
@@ -153,7 +162,7 @@ class Shaping(Trainer):  # type: ignore[misc]
             )
         if self._held is None or self._held[0] != list(batch.keys):
             self._hold(batch)
-        held, self._held = self._held, None
+        held, self._held = self._held, None  # the next batch is shaped anew, even under the same keys
         assert held is not None
         if method is None:
             metrics.update(step_metrics(held[1], held[2], None, {}))
@@ -168,7 +177,7 @@ class Shaping(Trainer):  # type: ignore[misc]
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            folder = folder_of_step(self.config, self.global_steps)
+            folder = folder_of_step(self.config, self.global_steps)  # known only once verl has read which step it resumes
             check_objective(self.sage_objective, folder)
             restore_parts(self, folder)
 
@@ -181,24 +190,24 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
         """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
-        found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-        order = Order.of(batch.keys, batch.tags, self._asked)
+        fields = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+        order = Order.of(batch.keys, batch.tags, self._arrival)
         wanted = "problems" in self.sage_objective.needs
-        problems = torch.tensor([answer_id(repr(row.tolist())) for row in found["prompts"].unbind()]) if wanted else None
-        padded = found.select(*(name for name in FIELDS if name in found and name != "prompts")).to_padded_tensor()
+        problems = torch.tensor([answer_id(repr(row.tolist())) for row in fields["prompts"].unbind()]) if wanted else None
+        padded = fields.select(*(name for name in FIELDS if name in fields and name != "prompts")).to_padded_tensor()
         signals = signals_of(order, dict(padded.items()), problems)
         self._held = (list(batch.keys), order, signals, None)
-        return order, signals, found
+        return order, signals, fields
 
-    def _shape(self, batch: Any, metrics: dict[str, Any]) -> None:
+    def _shape(self, anchor: Anchor, batch: Any, metrics: dict[str, Any]) -> None:
         """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
-        anchor = self.sage_objective.anchor
-        order, signals, found = self._hold(batch)
+        order, signals, own = self._hold(batch)
         made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, self._key)
         self._held = (list(batch.keys), order, signals, made)
         if not is_flat(anchor.guide):
-            reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
-            nested = response_to_nested(reference, found["response_mask"])
+            # In float32, whatever the workers computed in: log q is a small number beside log pi_ref.
+            reference = order.back(anchor_logps(signals.require("ref_logps", "the anchor"), made.log_q))
+            nested = response_to_nested(reference, own["response_mask"])
             fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
             tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         self.sage_watch.see(self.global_steps - 1, made.metrics)
@@ -210,7 +219,7 @@ class Shaping(Trainer):  # type: ignore[misc]
         self, method: Method, held: tuple[Order, Signals, Shaped | None], rewards: Tensor, metrics: dict[str, Any]
     ) -> Tensor:
         order, signals, made = held
-        worth = credited(
+        credited = credit_batch(
             method,
             order,
             order.take(rewards).float().sum(dim=1),
@@ -221,9 +230,9 @@ class Shaping(Trainer):  # type: ignore[misc]
             self._key,
             self.sage_parts,
         )
-        self.sage_parts = worth.state
-        metrics.update(step_metrics(order, signals, worth.advantages, worth.state))
-        return order.back(worth.advantages)
+        self.sage_parts = credited.state
+        metrics.update(step_metrics(order, signals, credited.advantages, credited.state))
+        return order.back(credited.advantages)
 
 
 __all__ = ["SEAMS", "check_layout", "estimator", "install", "sage_trainer"]

@@ -15,9 +15,9 @@ def tell(kind: str, step: int, message: str) -> None:
     print(MARK + json.dumps([kind, step, message]), flush=True)
 
 
-def heard(said: Path, read: int, run: RunDir) -> int:
+def heard(log: Path, read: int, run: RunDir) -> int:
     """Keep the warnings in verl's output since its first `read` bytes; the bytes that are read now. An unfinished line waits."""
-    with open(said, "rb") as file:
+    with open(log, "rb") as file:
         file.seek(read)
         data = file.read()
     whole = data[: data.rfind(b"\n") + 1]
