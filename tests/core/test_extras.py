@@ -39,7 +39,7 @@ from sage_rlvr.schema import build, dump
 from sage_rlvr.testing import check_extra, check_method
 from sage_rlvr.training.engines import refusals, runs_on
 from sage_rlvr.training.trl.batch import group_advantages
-from sage_rlvr.training.verl.batch import Order, credited
+from sage_rlvr.training.verl.batch import Order, credit_batch
 
 RIGHT = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
 
@@ -296,5 +296,5 @@ def test_dropout_is_the_same_on_all_engines():
         wanted = credit(method, rewards, given).advantages
         assert torch.equal(group_advantages(method, rewards, given, None, 0, 1).advantages, wanted) and wanted.any()
         order = Order(torch.arange(8), torch.arange(8) // 4, 8, False)
-        found = credited(method, order, rewards.flatten(), given, None, 0, 1, Key(0), method.start()).advantages
+        found = credit_batch(method, order, rewards.flatten(), given, None, 0, 1, Key(0), method.start()).advantages
         assert torch.equal(found, torch.where(mask, wanted[:, None], 0.0))
