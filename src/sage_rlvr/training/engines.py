@@ -508,7 +508,8 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
             found.append(Refusal(place, value, said.why, said.instead))
     found += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
     for extra in method.extras:
-        if not has_row("extras", type(extra)):  # what has one runs by the engine's own fields, or not at all
+        # what has a row runs by the engine's own fields, or not at all; a buffer does not run, whatever it reads
+        if not has_row("extras", type(extra)) and extra is not method.buffer:
             found += _unread("extras", extra, extra.needs, engine)
     return found + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
 
