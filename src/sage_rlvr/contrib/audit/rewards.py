@@ -25,13 +25,13 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
+from sage_rlvr.contrib.audit.mathematics import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
-from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
