@@ -403,8 +403,8 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     slow, typical, ours = _time(judge, rows, write)
     answered = _answered(judge, calls, failures, slow)
     unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
-    paid = [row for row in rows if row.problem_id not in unpaid]
-    hostile = _hostile(judge, (paid or rows)[0], write)
+    readable = [row for row in rows if row.problem_id not in unpaid]
+    hostile = _hostile(judge, (readable or rows)[0], write)
     checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
     figures = {
         "form": form,
@@ -499,14 +499,14 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     frequent = [gold for gold, _ in golds.most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *frequent])
     texts = dict.fromkeys(["", write(""), *map(write, answers)])
-    paid: dict[str, set[int]] = {}
+    earned: dict[str, set[int]] = {}
     for text in texts:
         verdicts = judge([(row, text) for row in rows])
-        paid[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
-    best = max(paid, key=lambda text: len(paid[text]))
+        earned[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
+    best = max(earned, key=lambda text: len(earned[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
-    note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
-    paid_rows = set[int]().union(*paid.values())
+    note = f"{equal} equal one of them; most, {len(earned[best])}, are paid for {shortened(best)}"
+    paid_rows = set[int]().union(*earned.values())
     return Check(f"guess floor: {len(texts)} constant answers", len(paid_rows), len(rows), note=note)
 
 
