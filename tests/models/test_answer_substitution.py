@@ -127,5 +127,5 @@ def test_rows_of_one_problem_without_reasoning_earn_one_number_exactly() -> None
     """Why Countdown needs `given`: where all is answer, the reward says nothing of the completion."""
     rows = [Answered(DIGITS.encode(t), t, (0, 3), 0, "4*3") for t in ("3*4", "3+4", "4-3")]
     policy = tiny_llama()
-    paid = ReferenceProbability()(substituted(ReferenceProbability(), policy, policy, DIGITS, PROMPTS, rows))
+    paid = ReferenceProbability().rewards_of(substituted(ReferenceProbability(), policy, policy, DIGITS, PROMPTS, rows))
     assert paid.rewards.unique().numel() == 1 and not paid.support.any()  # r = r' too

@@ -47,12 +47,12 @@ def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
 
 def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
     """Loss of six completions, and its gradient (B, T) by their log-probs."""
-    mask, (log_q, worth) = given.mask, _credited(method, given)
+    mask, (log_q, credited) = given.mask, _credited(method, given)
     logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
     batch = Batch(
-        logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
+        logps=logps, old_logps=given.old_logps, advantages=credited.advantages, mask=mask, ref_logps=given.ref_logps,
         log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
-        entropies=given.entropies, loss_weights=worth.loss_weights,
+        entropies=given.entropies, loss_weights=credited.loss_weights,
     )  # fmt: skip
     loss, metrics = objective(method, batch, 1, 4)
     (gradient,) = torch.autograd.grad(loss, logps)

@@ -28,9 +28,9 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
     part, size = advantage.at(0, 4), max(4, advantage.least_group)
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
-    found = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
-    assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages must be (P, G) float32"
-    assert bool(found.isfinite().all()) and not found.requires_grad, "advantages must be finite and without gradient"
+    advantages = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
+    assert advantages.shape == rewards.shape and advantages.dtype == torch.float32, "advantages must be (P, G) float32"
+    assert bool(advantages.isfinite().all()) and not advantages.requires_grad, "advantages must be finite and without gradient"
     if type(part).dead is not Advantage.dead or not has_state(part):
         check_dead("advantage", part, size, seed)
     if part.random:
@@ -54,21 +54,21 @@ def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: 
     none = [torch.randint(0, 3, (5, size), generator=drawn) / 4 for _ in range(10)]
     groups = {"all_right": torch.ones(5, size), "all_wrong": torch.zeros(5, size), "none_right": None}
     for name, dead in groups.items():
-        wanted, found = getattr(declared, name), []
-        for place, (beside, differing) in enumerate(zip(steps, none, strict=True)):
+        wanted, rows = getattr(declared, name), []
+        for index, (beside, differing) in enumerate(zip(steps, none, strict=True)):
             rewards = torch.cat([differing if dead is None else dead, beside])
             try:
-                found.append(_paid(kind, part, rewards, seed + place)[:5])
+                rows.append(_paid(kind, part, rewards, seed + index)[:5])
             except DataError:
                 assert wanted == "refused", f"{name}: the advantage rejects these rewards; declare 'refused'"
                 break
         else:
-            paid, said = torch.stack(found), "not refused" if wanted == "refused" else f"{wanted} is declared"
-            constant = bool((paid - paid.flatten()[0]).abs().max() < 1e-6)
-            near = constant and not isinstance(wanted, str) and abs(float(paid.flatten()[0]) - wanted) < 1e-5
+            advantages, expected = torch.stack(rows), "not refused" if wanted == "refused" else f"{wanted} is declared"
+            constant = bool((advantages - advantages.flatten()[0]).abs().max() < 1e-6)
+            near = constant and not isinstance(wanted, str) and abs(float(advantages.flatten()[0]) - wanted) < 1e-5
             held = not constant if isinstance(wanted, str) else near
             assert held and wanted != "refused", (
-                f"a group with {name.replace('_', ' ')} earns {paid[0, 0].tolist()}, and {said}"
+                f"a group with {name.replace('_', ' ')} earns {advantages[0, 0].tolist()}, and {expected}"
             )
 
 
@@ -97,9 +97,9 @@ def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
     """(B, T) losses with a gradient, and finite numbers beside them."""
     given = signals(seed)
     ratios = torch.zeros(given.mask.shape, requires_grad=True)
-    loss, found = surrogate(ratios, torch.ones(len(given.mask), 1), given.mask)
+    loss, statistics = surrogate(ratios, torch.ones(len(given.mask), 1), given.mask)
     assert loss.shape == given.mask.shape and loss.requires_grad, "a surrogate must return (B, T) losses with a gradient"
-    assert all(math.isfinite(value) for value in found.values()), "its statistics must be finite"
+    assert all(math.isfinite(value) for value in statistics.values()), "its statistics must be finite"
     check_recipe("surrogate", surrogate)
 
 
@@ -124,8 +124,8 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
     problems, rows = torch.arange(5)[:, None].expand(rewards.shape), torch.arange(20).reshape(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows, rewards)
     state = extra.start()
-    asked = extra.before_rollout(torch.tensor([3, 1, 4]), torch.arange(5), 1, KEY, state)
-    assert asked.shape == (3,) and bool(((asked >= 0) & (asked < 5)).all()), "before_rollout must return (P,) places of problems"
+    chosen = extra.before_rollout(torch.tensor([3, 1, 4]), torch.arange(5), 1, KEY, state)
+    assert chosen.shape == (3,) and bool(((chosen >= 0) & (chosen < 5)).all()), "before_rollout must return (P,) places of problems"
 
     def credited(some: slice) -> tuple[Tensor, Tensor]:
         own = Seen(**{field.name: getattr(seen, field.name)[some] for field in fields(seen)})
@@ -167,10 +167,10 @@ def _check_token_weight(weight: TokenWeight, seed: int) -> None:
     drift = torch.rand(given.mask.shape, generator=drawn)
     given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)), hidden=hidden, entropy_drift=drift)
     state = {weight.slot: weight.start()}
-    (found, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
-    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
-    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
-    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
+    (weights, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
+    assert torch.equal(weights[given.mask], again[given.mask]), "the same call must give the same weights"
+    assert weights.shape == given.mask.shape, "a token weight must be (B, T)"
+    assert bool(weights[given.mask].isfinite().all()) and not weights.requires_grad, "token weights are finite, without gradient"
     before, after = weight.start(), moved[weight.slot]
     assert equal(state[weight.slot], before), "the given state was modified; return a new one"
     assert equal(after, same[weight.slot]) and {n: t.dtype for n, t in after.items()} == {n: t.dtype for n, t in before.items()}, (
@@ -190,14 +190,14 @@ def _check_reward_source(source: RewardSource) -> None:
         known = None if source.baseline == "none" else before[rows]
         return Substituted(leaf, mask[rows], known, mask[rows].any(dim=1), torch.tensor([0, 10, 3, 0])[rows])
 
-    paid, alone = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
-    for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
+    earned, alone = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
+    for whole, one in ((earned.rewards, alone.rewards), (earned.support, alone.support)):
         assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
             "(B,) finite float32"
         )
         assert not whole.requires_grad, "a reward must have no gradient"
         assert torch.allclose(whole[1:2], one), "the reward of a completion must not depend on the others"
-    assert float(paid.support[2]) == 0, "a completion without an answer must have no support"
+    assert float(earned.support[2]) == 0, "a completion without an answer must have no support"
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"
     )
@@ -208,8 +208,8 @@ def _check_buffer(buffer: Buffer, seed: int) -> None:
     given = signals(seed, rows=6)
     rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
     tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
-    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
-    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
+    stored = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
+    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), stored), 0, KEY, torch.tensor([4, 9]))
     off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
     budget = buffer_budget(buffer, rows, rows.mask.shape[1])
     loss, numbers = buffer_loss(buffer, off, rows, budget)

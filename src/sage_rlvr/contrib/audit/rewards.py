@@ -25,13 +25,13 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
+from sage_rlvr.contrib.audit.mathematics import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
-from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
@@ -403,8 +403,8 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     slow, typical, ours = _time(judge, rows, write)
     answered = _answered(judge, calls, failures, slow)
     unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
-    paid = [row for row in rows if row.problem_id not in unpaid]
-    hostile = _hostile(judge, (paid or rows)[0], write)
+    readable = [row for row in rows if row.problem_id not in unpaid]
+    hostile = _hostile(judge, (readable or rows)[0], write)
     checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
     figures = {
         "form": form,
@@ -499,14 +499,14 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     frequent = [gold for gold, _ in golds.most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *frequent])
     texts = dict.fromkeys(["", write(""), *map(write, answers)])
-    paid: dict[str, set[int]] = {}
+    earned: dict[str, set[int]] = {}
     for text in texts:
         verdicts = judge([(row, text) for row in rows])
-        paid[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
-    best = max(paid, key=lambda text: len(paid[text]))
+        earned[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
+    best = max(earned, key=lambda text: len(earned[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
-    note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
-    paid_rows = set[int]().union(*paid.values())
+    note = f"{equal} equal one of them; most, {len(earned[best])}, are paid for {shortened(best)}"
+    paid_rows = set[int]().union(*earned.values())
     return Check(f"guess floor: {len(texts)} constant answers", len(paid_rows), len(rows), note=note)
 
 
