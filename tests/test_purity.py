@@ -265,6 +265,7 @@ DRAWS = {  # what report may have of the floors below, by module; of statistics 
     "stats.curves": {"CurveComparison"},
     "stats.frontier": {"FrontierPoint", "GapCurve"},
     "stats.intervals": {"Interval"},
+    "stats.passk": {"Floats"},
 }
 REACHES = {"records", "exact", "stores", "counts", "logps", "design", "metrics", "read_bytes", "iterdir"}
 """Attributes of `Results`, of records, of runs and of folders."""

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 FILES = (("data", "path"), ("task", "file"), ("task", "test_file"))  # rows: a file, a folder, or a Hub id
 STORES = (("pairs", "attempts"), ("pairs", "retries"))
 CODE = (("task", "reward"), ("teacher", "function"))  # FILE.py:NAME, or a registered name
@@ -25,7 +25,7 @@ NAMES = ("embedded", "smollm2", "smollm2-countdown", "sft", "base")  # of models
 STARTS = "relative paths of a recipe start at its folder, those from the command line or Python at the working directory"
 
 
-def anchored(value: Any, place: Place, start: Callable[[Place], Path | None]) -> Any:
+def anchored(value: Any, place: KeyPath, start: Callable[[KeyPath], Path | None]) -> Any:
     """The value at a place of a recipe with absolute paths. start: the folder at which paths of a place start; None leaves them."""
     if isinstance(value, dict):
         return {key: anchored(item, (*place, str(key)), start) for key, item in value.items()}
@@ -40,7 +40,7 @@ def anchored(value: Any, place: Place, start: Callable[[Place], Path | None]) ->
     return f"{absolute}:{name}" if kind == "code" else absolute
 
 
-def _kind(place: Place) -> str:
+def _kind(place: KeyPath) -> str:
     """What kind of path stands at a place; "" for none."""
     if place[:1] == ("method",):
         return {"source": "model", "file": "store"}.get(place[-1], "")  # of the reference; of a buffer's answers
@@ -70,4 +70,4 @@ def not_in(file: Path) -> str:
     return f"{file.parent}; {STARTS}{hint}"
 
 
-__all__ = ["ROW_SUFFIXES", "STARTS", "Place", "anchored", "looks_local", "not_in"]
+__all__ = ["ROW_SUFFIXES", "STARTS", "KeyPath", "anchored", "looks_local", "not_in"]

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -25,6 +25,8 @@ from sage_rlvr.escaping import visible
 SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guide/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
 FIRST_S = 2.0  # before long work prints its first line
+Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""A context of so many things, whose value is called with how many more are done."""
 
 
 def quiet_libraries() -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
-from sage_rlvr.paths import ROW_SUFFIXES, Place, anchored
+from sage_rlvr.paths import ROW_SUFFIXES, KeyPath, anchored
 from sage_rlvr.registry import registry_of
 from sage_rlvr.safe_io import read_text
 
@@ -38,9 +38,9 @@ class Tree(dict):  # type: ignore[type-arg]
     messages quote it. Equality is that of dict.
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[Place, str] | None = None):
+    def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[KeyPath, str] | None = None):
         super().__init__(values or {})
-        self.origins: dict[Place, str] = dict(origins or {})
+        self.origins: dict[KeyPath, str] = dict(origins or {})
 
 
 # ---- YAML text -> tree
@@ -69,7 +69,7 @@ class _Reader:
 
     def __init__(self, text: str, source: str):
         self.source = source
-        self.origins: dict[Place, str] = {}
+        self.origins: dict[KeyPath, str] = {}
         self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
 
     def read(self) -> Any:
@@ -83,7 +83,7 @@ class _Reader:
             raise ConfigError(f"{self.source}: contains more than one YAML document; write one recipe per file")
         return value
 
-    def _node(self, event: Any, place: Place) -> Any:
+    def _node(self, event: Any, place: KeyPath) -> Any:
         spot = f"{self.source}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise ConfigError(f"{spot}: anchors and aliases (&a, *a) are not supported; write the value, or use `base:`")
@@ -101,7 +101,7 @@ class _Reader:
             return items
         return self._mapping(place)
 
-    def _mapping(self, place: Place) -> dict[Any, Any]:
+    def _mapping(self, place: KeyPath) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             spot = f"{self.source}:{event.start_mark.line + 1}"
@@ -123,7 +123,7 @@ def parse_yaml(text: str, source: str = "YAML") -> Tree:
     return Tree(value or {}, origins)
 
 
-def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
+def _parse(text: str, source: str) -> tuple[Any, dict[KeyPath, str]]:
     if len(text) > MAX_BYTES:
         raise ConfigError(
             f"{source}: {len(text):,} characters; a recipe may have {MAX_BYTES:,}. Is this the right file?"
@@ -418,7 +418,7 @@ def _over_its_bases(found: Recipe, below: tuple[Path, ...] = ()) -> Tree:
 def resolved(tree: Tree) -> Tree:
     """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
 
-    def start(place: Place) -> Path | None:
+    def start(place: KeyPath) -> Path | None:
         written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
         source = "" if written is None else tree.origins[written]
         if source.startswith("--") or source.endswith("=") or not source:
@@ -495,12 +495,12 @@ def override(tree: Tree, key: str, text: str) -> Tree:
     return edited
 
 
-def place_of(key: str) -> Place:
+def place_of(key: str) -> KeyPath:
     """The place that an override's key names: "--optimizer.max-grad-norm" -> ("optimizer", "max_grad_norm")."""
     return tuple(key.lstrip("-").replace("-", "_").split("."))
 
 
-def _set(node: Any, place: Place, value: Any) -> Any:
+def _set(node: Any, place: KeyPath, value: Any) -> Any:
     if not place:
         return value
     if isinstance(node, str):

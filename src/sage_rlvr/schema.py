@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
-from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar, resolved
+from sage_rlvr.recipes import KeyPath, Recipe, Tree, dotted, load, parse_scalar, resolved
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ class _Refusal:
     where: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyPath:
         """As it is written: a guide beside a method without one has made that method the base of a sage, see `_choose`."""
         place, node = [], self.tree
         for part in map(str, self.error["loc"]):
@@ -288,7 +288,7 @@ class _Refusal:
         expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
-    def _at(self, place: Place, problem: str) -> Told:
+    def _at(self, place: KeyPath, problem: str) -> Told:
         """The problem with where the value at `place`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
         what was edited in it from the command line ("recipe.yaml:7 with --a.b: a")."""
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
@@ -368,7 +368,7 @@ def _hint(expected: str, tree: Any) -> str:
     return ""
 
 
-def _places(schema: Any, place: Place = ()) -> Iterator[Place]:
+def _places(schema: Any, place: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
     if dataclasses.is_dataclass(schema) and len(place) < 5:
         for name, (hint, _) in parameters(schema).items():  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,19 @@ from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.contrib.methods.dars import dars
 from sage_rlvr.contrib.methods.eapo import Eapo
 from sage_rlvr.contrib.replay.rft import Likelihood, rft
-from sage_rlvr.core import EXTRAS, Batch, Clip, Extra, GroupCentered, Method, Signals, TokenMean, credit, objective
+from sage_rlvr.core import (
+    EXTRAS,
+    Batch,
+    Clip,
+    Extra,
+    GroupCentered,
+    Method,
+    Signals,
+    TokenMean,
+    TokenWeight,
+    credit,
+    objective,
+)
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
@@ -211,6 +223,17 @@ def test_a_term_with_weights_of_the_rollout_is_their_product_and_a_second_one_ad
     _, metrics = objective(method, batch, 0, 1)
     assert metrics["extra/kl_cov/loss"] == pytest.approx(0.5 * 0.4 / 4)
     assert metrics["extra/pull/loss"] == pytest.approx(0.5 * (-1.5 + 0.4))
+
+
+def test_a_class_of_a_kind_defines_the_hook_of_its_kind():
+    @dataclass(frozen=True)
+    class Even(TokenWeight):
+        equation = "1"
+
+    with pytest.raises(ConfigError, match=r"extra 'even': Even lacks token_weights; define it as sage_rlvr\.core\.TokenWeight"):
+        EXTRAS.register(Even)
+    with pytest.raises(ConfigError, match=r"extras = Pull is a class; write Pull\(\.\.\.\) for a part"):
+        of(Pull)
 
 
 def test_the_key_of_a_kind_that_became_an_extra_says_the_new_spelling():

@@ -99,7 +99,7 @@ def test_what_cannot_go_together_is_refused() -> None:
     source = ReferenceProbability()
     with pytest.raises(ConfigError, match="ReferenceProbability replaces the verifier, but Likelihood stores right answers"):
         compose(extras=(build("extra", "likelihood"), source))
-    with pytest.raises(ConfigError, match="ReferenceProbability is there twice, or another reward source"):
+    with pytest.raises(ConfigError, match="ReferenceProbability is one of two reward sources"):
         compose(extras=(source, ReferenceProbability("product")))
     with pytest.raises(ConfigError, match="ReferenceProbability changes what Pacs reads as labels"):
         compose(surrogate=build("surrogate", "pacs"), advantage=build("advantage", "signed"), extras=(source,))

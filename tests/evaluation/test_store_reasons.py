@@ -49,7 +49,7 @@ def filled(folder: Path, verdict: str, reason: str, finish: str = "stop", prompt
 
 def test_the_first_line_names_the_place_that_would_have_found_the_answers(tmp_path: Path, task: Any) -> None:
     store = filled(tmp_path / "s", "wrong", "no answer")
-    lines = report_lines(store, place=read_at(task.task), judge=task.judge_at)
+    lines = report_lines(store, location=read_at(task.task), judge=task.judge_at)
     assert lines[0].startswith(r"no answer in \boxed{} in 40 of 40 completions")
     assert "of 40 such texts 40 have one as the last number, 20 of them right: set answer_in: last_number" in lines[0]
     assert any(line.startswith("no answer  100.0%") for line in lines)

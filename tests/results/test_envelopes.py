@@ -30,7 +30,7 @@ from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.summary_io import design_of_summary, read_summary
 from sage_rlvr.stats.comparison import Reason, paired_seeds, unknown
 from sage_rlvr.stats.frontier import FrontierPoint
-from sage_rlvr.stats.hull import AboveHull, Place, Share, above_hull, compare_hull, on_hull
+from sage_rlvr.stats.hull import AboveHull, HullMixture, Share, above_hull, compare_hull, on_hull
 from sage_rlvr.stats.mixture import above_mixtures
 from sage_rlvr.sweeps.design import DesignSpec
 
@@ -63,7 +63,7 @@ def test_rivals_are_read_on_their_hull_at_the_arms_own_pass1() -> None:
     assert found.pass1 == (0.20,) and found.place.height == pytest.approx(0.95) and found.place.price == pytest.approx(1.0)
     assert found.ahead.shape == (4, 1, 2) and gap([ARM], [[LOW], [HIGH]]) == pytest.approx(0.02)
     cold = above([ARM], [[LOW], [HIGH]], temperature=0.3)  # no rival has a pass@1 of .40
-    assert cold.place == Place(best=(Share(rival=1, temperature=1.0, weight=1.0),), height=1.0, price=0.0)
+    assert cold.place == HullMixture(best=(Share(rival=1, temperature=1.0, weight=1.0),), height=1.0, price=0.0)
     assert gap([ARM], [[LOW], [HIGH]], 0.3) == pytest.approx(-0.40)
     assert above_hull([ARM], [[LOW], [HIGH]], temperature=0.7) is None  # the arm was not read there
     hot = line((1.0, 0.10, 0.97))  # less pass@1 than any rival: they need give nothing up

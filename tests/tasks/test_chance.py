@@ -113,7 +113,7 @@ def test_a_record_keeps_its_floor_and_one_without_it_has_it_computed_again(tmp_p
     made = evaluate(target, problems=6)
     record = load_record(save_record(made, tmp_path / "a.npz"))
     kept = chance_of_record(record)
-    wanted = chance_of(target.asked, target.problems("test", EVALUATION_SEED, 6, "iid"))
+    wanted = chance_of(target.evaluated_task, target.problems("test", EVALUATION_SEED, 6, "iid"))
     assert kept is not None and wanted is not None and kept.law == "answers"
     assert kept.each == pytest.approx(wanted.each, abs=1e-12)
     old = {key: value for key, value in record.meta.items() if key != "chance"}

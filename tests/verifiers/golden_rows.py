@@ -686,7 +686,7 @@ def _stories() -> Iterator[list[Any]]:
             chance.choice(
                 (
                     THEN.join(steps[:-2]), THEN.join([*steps, *steps[-2:]]), text.partition(THEN)[2],
-                    f"{problem.asked}{EXACTLY}{problem.values[problem.asked]}", text + ".",
+                    f"{problem.queried}{EXACTLY}{problem.values[problem.queried]}", text + ".",
                     text.replace(chance.choice(NAMES), chance.choice(NAMES)), THEN.join(steps[:-1]), "", text * 40,
                     THEN.join(steps[:1]), text.replace("so ", ""),
                 )

@@ -20,7 +20,7 @@ from sage_rlvr.contrib.tasks.repair import Repair
 from sage_rlvr.contrib.tasks.word_problems import WordProblems
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.plugins import executed
-from sage_rlvr.tasks.base import Asked, Task
+from sage_rlvr.tasks.base import PromptedTask, Task
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.verifiers.sandbox import missing
@@ -125,7 +125,7 @@ def test_every_task_of_the_package_names_the_version_of_its_verifier() -> None:
             importlib.import_module(module.name)
     found = tasks_of(Task)
     unnamed = {kind.__name__ for kind in found if kind._verifier_version is Task._verifier_version}
-    assert len(found) >= 11 and unnamed == {Asked.__name__, KeptProblems.__name__}  # bases of others
+    assert len(found) >= 11 and unnamed == {PromptedTask.__name__, KeptProblems.__name__}  # bases of others
 
 
 @pytest.mark.parametrize(("verifier", "place"), [(name, place) for name, places in _LIMITS.items() for place in places])

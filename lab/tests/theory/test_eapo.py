@@ -59,6 +59,6 @@ def test_the_placebo_is_the_plain_method_on_average_over_its_draws(monkeypatch: 
         words = torch.tensor([[1, 0] if turn else [0, 1] for turn in turned])
         monkeypatch.setattr(Key, "bits", lambda self, *at, words=words: words)
         found.append(gradient(method, RIGHT["hard"], size=2))
-    plain = gradient(centered(None), RIGHT["hard"], size=2)
+    plain = gradient(centered(), RIGHT["hard"], size=2)
     assert torch.allclose(torch.stack(found).mean(0), plain, atol=1e-6)
     assert (found[0] - plain).abs().max() > 0.005

@@ -267,8 +267,8 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
             progress=advance,
         )
     lines = eval_lines(record, settings.ks)
-    if isinstance(target.asked, Generated):
-        lines.append(_problems_line(settings, target.asked))
+    if isinstance(target.evaluated_task, Generated):
+        lines.append(_problems_line(settings, target.evaluated_task))
     with writing("record of an evaluation", path, 4 << 20):
         save_record(record, path)
     gate = _gate_of_record(settings, record) if settings.gate else None
@@ -397,7 +397,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
             store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
-    lines += report_lines(store, settings.samples or None, place=read_at(task.task), judge=task.judge_at)
+    lines += report_lines(store, settings.samples or None, location=read_at(task.task), judge=task.judge_at)
     if isinstance(task.task, Generated):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:
@@ -467,7 +467,7 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     chosen, run, own = SampleSettings.of(settings), Path(what), None
     if settings.task is None or with_worlds(settings.task) is not None:
         target = target_of(what, settings.world, settings.task)
-        policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
+        policy, model, own, of_run = target.name, target.model, target.evaluated_task, target.run is not None
         form = "as_is" if own.form is None else own.form.name
         limit = settings.max_new_tokens or (None if target.task is None else target.limit)
         chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)  # type: ignore[arg-type]

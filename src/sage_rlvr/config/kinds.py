@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.recipes import ROWS, Place, Recipe, Tree, is_shipped, load, locate, merge, override
+from sage_rlvr.recipes import ROWS, KeyPath, Recipe, Tree, is_shipped, load, locate, merge, override
 from sage_rlvr.schema import decode
 
 RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
@@ -76,7 +76,7 @@ def read_recipe(
     return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(found))
 
 
-def _within(tree: Mapping[str, Any], place: Place = ()) -> Iterator[Place]:
+def _within(tree: Mapping[str, Any], place: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place of plain nested settings."""
     for key, value in tree.items():
         yield (*place, str(key))

@@ -20,6 +20,7 @@ PerToken = Float[Tensor, "B T"]
 
 
 def _log_ratio(logps: PerToken, ref_logps: PerToken) -> PerToken:
+    # detached: a policy and a reference that share weights (LoRA on one base) would train the reference too
     return logps.float() - ref_logps.detach().float()
 
 
@@ -49,7 +50,7 @@ def k3(logps: PerToken, ref_logps: PerToken) -> PerToken:
     anchor q ref it estimates KL(pi || ref) - E[log q] + sum(q ref) - 1.
     """
     log_ratio = _log_ratio(logps, ref_logps)
-    return torch.expm1(-log_ratio) + log_ratio
+    return torch.expm1(-log_ratio) + log_ratio  # exp(-l) - 1 + l is of order l**2, below float32's last digit of 1 near ref
 
 
 def straight_through(logps: PerToken, ref_logps: PerToken) -> PerToken:
@@ -60,7 +61,7 @@ def straight_through(logps: PerToken, ref_logps: PerToken) -> PerToken:
     """
     log_ratio = _log_ratio(logps, ref_logps)
     half_square = 0.5 * log_ratio.square()
-    return half_square + (log_ratio - half_square).detach()
+    return half_square + (log_ratio - half_square).detach()  # the detached part moves the value and not the gradient
 
 
 def k3_is(logps: PerToken, ref_logps: PerToken, old_logps: PerToken) -> PerToken:
@@ -70,6 +71,7 @@ def k3_is(logps: PerToken, ref_logps: PerToken, old_logps: PerToken) -> PerToken
     descends the forward KL: the gradient of w stays even where w = 1. *assumes* y ~ pi_old with pi_old > 0
     where pi > 0. This is TRL's `use_bias_correction_kl` (on by default from 1.10).
     """
+    # w stays in the graph: it is 1 at the first update of a rollout, but its gradient makes the descended KL the reverse one
     return torch.exp(logps.float() - old_logps.detach().float()) * k3(logps, ref_logps)
 
 

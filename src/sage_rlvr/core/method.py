@@ -72,6 +72,8 @@ class Method:
         if self.rollout is not None:
             require_kind(self.name, "rollout", self.rollout, RolloutPlan)
         for extra in self.extras:
+            require_kind(self.name, "extras", extra, Extra)
+        for extra in self.extras:
             if reason := extra.conflict(self):
                 raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"

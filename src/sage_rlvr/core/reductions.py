@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from sage_rlvr.core.parts import Part, check_part
+from sage_rlvr.core.signals import Mask
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
-Mask = Bool[Tensor, "B T"]
 Divisor = Literal["row", "batch", "constant"]
 
 

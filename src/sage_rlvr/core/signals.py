@@ -17,6 +17,8 @@ from torch import Tensor
 from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import ConfigError, DataError, choose_from
 
+Mask = Bool[Tensor, "B T"]  # true at counted tokens
+
 
 def _detached(value: Tensor) -> Tensor:
     return value.detach().to(torch.float32)

@@ -40,20 +40,20 @@ def generate_episodes(
     positions of the model. ConfigError for a generator that does not tell what tokens it drew.
     """
     seeds = [seed for request in requests for seed in request.seeds]
-    owners = [place for place, request in enumerate(requests) for _ in request.seeds]
+    owners = [row for row, request in enumerate(requests) for _ in request.seeds]
     known = True
 
-    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
+    def draw(turn: int, indices: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
         nonlocal known
         if turn == 0:
-            found = [one for rows in generator.generate(requests) for one in rows]
+            drawn = [one for rows in generator.generate(requests) for one in rows]
         else:
-            rows = zip(places, contexts, rooms, strict=True)
-            asked = [Request(tuple(context), (turn_seed(seeds[place], turn),), room) for place, context, room in rows]
-            parts = [asked[first : first + ROWS] for first in range(0, len(asked), ROWS)]
-            found = [one for part in parts for (one,) in generator.generate(part)]
-        known = known and all(one.logps is not None for one in found)
-        return [_drawn(generator, one) for one in found]
+            rows = zip(indices, contexts, rooms, strict=True)
+            turn_requests = [Request(tuple(context), (turn_seed(seeds[row], turn),), room) for row, context, room in rows]
+            parts = [turn_requests[first : first + ROWS] for first in range(0, len(turn_requests), ROWS)]
+            drawn = [one for part in parts for (one,) in generator.generate(part)]
+        known = known and all(one.logps is not None for one in drawn)
+        return [_drawn(generator, one) for one in drawn]
 
     prompts = [requests[owner].prompt for owner in owners]
     episodes = play(asking, [problems[owner] for owner in owners], prompts, draw, limit=limit, window=window)

@@ -40,6 +40,7 @@ EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_s
 @dataclass(frozen=True)
 class Target:
     """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None).
+    `resolve` makes it; `evaluate` reads it.
 
     task: what the run was trained on, where that is no Countdown world, or another, whose word is `named`; limit: tokens of a
     completion there.
@@ -54,18 +55,18 @@ class Target:
     named: str | None = None
 
     @property
-    def asked(self) -> Task:
+    def evaluated_task(self) -> Task:
         """The task that is evaluated."""
         return self.world.build() if self.task is None else self.task
 
     @property
     def tokens(self) -> int:
         """Tokens that a completion may take: those of the run that is evaluated on its own task, else the task's."""
-        return self.asked.max_new_tokens if self.limit is None or self.task is None else self.limit
+        return self.evaluated_task.max_new_tokens if self.limit is None or self.task is None else self.limit
 
     def problems(self, split: str, seed: int, n: int, sampling: str) -> list[Any]:
         """`tasks.base.problems_of` of the task that is evaluated."""
-        return base.problems_of(self.asked, split, seed, n, sampling)
+        return base.problems_of(self.evaluated_task, split, seed, n, sampling)
 
     def check_listed(self) -> None:
         """ConfigError where the right completions of the task cannot be listed."""
@@ -176,19 +177,19 @@ def evaluate(
     target.check_listed()
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
-    task, chosen = target.asked, target.problems(split, seed, problems, sampling)
+    task, chosen = target.evaluated_task, target.problems(split, seed, problems, sampling)
     began = time.perf_counter()
     ids = [p.problem_id for p in chosen]
     once = dict(zip(ids, chosen, strict=True))  # a problem drawn twice is scored once
-    order = {name: place for place, name in enumerate(once)}
-    places = [order[name] for name in ids]
+    order = {name: index for index, name in enumerate(once)}
+    indices = [order[name] for name in ids]
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
-    logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
+    logps = {t: [rows[index] for index in indices] for t, rows in scored.items()}
     if any(np.isnan(row).any() for rows in logps.values() for row in rows):
         raise DataError(f"{target.model}: log-probabilities are NaN, so the weights contain NaN or infinity; use another model")
     law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=target.tokens, progress=progress)
     norms = law(powers) if powers else {}
-    norms = {power: rows[places] for power, rows in norms.items()}
+    norms = {power: rows[indices] for power, rows in norms.items()}
     chance = chance_of(task, chosen, list(map(len, logps[temperatures[0]])))
     meta = {
         "name": target.name,
@@ -220,7 +221,7 @@ def cross_check(
     chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["sampling"])[:problems]
     policy = load_policy(target.model)
     tokens = target.tokens if max_new_tokens is None else max_new_tokens
-    counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=tokens, seed=seed)
+    counts = sampled_counts(*policy, target.evaluated_task, chosen, n=n, max_new_tokens=tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`
     interval = wilson(int(counts.sum()), drawn, level=level)

@@ -62,7 +62,7 @@ def sampled_counts(
             temperature=temperature,
             entropies=False,
         )
-        counts[i] = sum(found.right for found in verdicts(task, [(problem, text) for text in tokens.texts(rollout)]))
+        counts[i] = sum(verdict.right for verdict in verdicts(task, [(problem, text) for text in tokens.texts(rollout)]))
     return counts
 
 
@@ -97,10 +97,10 @@ def log_normalizers(
     for problem in problems:
         prompt = tokens.encode_prompt(task.prompt(problem))
         listed = _listed(partial(enumerate_completions, model, tokens, prompt, max_new_tokens, most_states=most_states), floor)
-        for power, found in rows.items():
-            found.append(_bounds(listed, power))
+        for power, bounds in rows.items():
+            bounds.append(_bounds(listed, power))
         progress(1)
-    return {power: np.array(found).reshape(-1, 2) for power, found in rows.items()}
+    return {power: np.array(bounds).reshape(-1, 2) for power, bounds in rows.items()}
 
 
 def _listed(enumerated: Callable[..., Enumerated], floor: float) -> Enumerated:

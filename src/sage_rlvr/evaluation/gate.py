@@ -21,7 +21,7 @@ Room = Literal["out of reach", "much", "some", "little"]
 
 @dataclass(frozen=True, kw_only=True)
 class GatePoint:
-    """pass@k with its interval, and the chance floor at k."""
+    """pass@k with its interval, and the chance floor at k. `sage_rlvr.evaluate` makes it, for a `Gate`."""
 
     k: int
     passed: Interval
@@ -42,7 +42,8 @@ class GatePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The verdict. points: ascending in k; much, little: bounds of the room; wanted: the room that is required, or "any"."""
+    """The verdict. points: ascending in k; much, little: bounds of the room; wanted: the room that is required, or "any".
+    `sage_rlvr.evaluate` makes it of a store or a record, and prints its lines."""
 
     points: tuple[GatePoint, ...]
     much: tuple[float, float]
@@ -66,16 +67,16 @@ class Gate:
     @property
     def certain(self) -> bool:
         """Whether the whole interval at the largest k leaves the same room."""
-        found = self.points[-1].passed
-        return {self.room_of(found.low), self.room_of(found.high)} == {self.room}
+        interval = self.points[-1].passed
+        return {self.room_of(interval.low), self.room_of(interval.high)} == {self.room}
 
     @property
     def failures(self) -> list[str]:
         """Why the gate is not passed; [] where it is."""
-        found = [f"pass@{one.k} is {one.beside}" for one in self.points if not one.above]
+        reasons = [f"pass@{one.k} is {one.beside}" for one in self.points if not one.above]
         if self.wanted not in ("any", self.room):
-            found.append(f"the room at k = {self.points[-1].k} is {self.room!r}, and {self.wanted!r} is required")
-        return found
+            reasons.append(f"the room at k = {self.points[-1].k} is {self.room!r}, and {self.wanted!r} is required")
+        return reasons
 
     @property
     def passed(self) -> bool:
@@ -111,8 +112,8 @@ def ks_of(given: Sequence[int], largest: int) -> list[int]:
     return sorted(set(given)) if given else [*(k for k in (1, 8) if k < largest), largest]
 
 
-def _cell(found: Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _cell(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _finite(value: float) -> float | None:

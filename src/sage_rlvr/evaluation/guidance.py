@@ -70,41 +70,41 @@ def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Cho
     hints = _kept(folder / KEPT, by) or _taught(chosen, rows, failed, teacher, by, folder / KEPT)
     if set(hints) != set(rows):
         raise ConfigError(f"{folder / KEPT}: has other problems; use the settings that it was written with, or another --store")
-    asked = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
-    return replace(chosen, problems=rows, task_hash=chosen.task.fingerprint(list(rows.values())), asked=asked, guidance=by)
+    hinted = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
+    return replace(chosen, problems=rows, task_hash=chosen.task.fingerprint(list(rows.values())), hinted=hinted, guidance=by)
 
 
 def first_failures(store: SampleStore) -> dict[str, Sample]:
     """Problem -> its first wrong attempt; undecided attempts do not count."""
-    found: dict[str, Sample] = {}
+    failures: dict[str, Sample] = {}
     for row in store.samples():
         if row.verdict == "wrong":
-            found.setdefault(row.problem, row)
-    return found
+            failures.setdefault(row.problem, row)
+    return failures
 
 
 def own_words(row: Sample) -> list[str]:
     """The policy's texts in an attempt, one per turn."""
-    said = (row.said,) if isinstance(row.said, str) else row.said
-    return [text.removesuffix(NO_ANSWER) for text in said]
+    texts = (row.said,) if isinstance(row.said, str) else row.said
+    return [text.removesuffix(NO_ANSWER) for text in texts]
 
 
 def _taught(
     chosen: Chosen, rows: Mapping[str, Any], failed: Mapping[str, Sample], teacher: Teacher, by: str, file: Path
 ) -> dict[str, str]:
     """What the teacher says of each problem, written down before it is used."""
-    said, dropped = {}, 0
+    hints, dropped = {}, 0
     for name, problem in rows.items():
         row = failed[name]
-        said[name], leaked = hint_of(teacher, chosen.task, problem, own_words(row), Verdict(row.verdict, row.reason))
+        hints[name], leaked = hint_of(teacher, chosen.task, problem, own_words(row), Verdict(row.verdict, row.reason))
         dropped += leaked
-    lines = [{"by": by, "problems": len(said), "dropped": dropped}]
-    lines += [{"problem": name, "attempt": failed[name].sample, "guidance": hint} for name, hint in said.items()]
+    lines = [{"by": by, "problems": len(hints), "dropped": dropped}]
+    lines += [{"problem": name, "attempt": failed[name].sample, "guidance": hint} for name, hint in hints.items()]
     text = "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines)
     with writing("guidance", file, len(text)):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(file, text)
-    return said
+    return hints
 
 
 def _kept(file: Path, by: str) -> dict[str, str]:

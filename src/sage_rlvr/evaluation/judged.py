@@ -21,7 +21,8 @@ UNJUDGED = "not judged yet"  # the reason of imported samples that came without 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict and the answer that it is about, in one spelling; None where there is no answer."""
+    """A verdict and the answer that it is about, in one spelling; None where there is no answer. `Chosen.verdicts` and the
+    re-judging of stores make it; `SampleStore` writes it."""
 
     label: str
     reason: str
@@ -63,13 +64,13 @@ def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None
 
 
 def problems_in(
-    store: SampleStore, reasons: Reasons, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None
+    store: SampleStore, reasons: Reasons, n: int | None = None, *, location: str = "", judge: JudgeAt | None = None
 ) -> list[str]:
     """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
     if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
         return []
-    found = reasons.problems(location=place, search=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
-    return [sentence for _, sentence in found]
+    problems = reasons.problems(location=location, search=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
+    return [sentence for _, sentence in problems]
 
 
 def judged_at(golds: Mapping[str, str]) -> JudgeAt:
@@ -79,5 +80,5 @@ def judged_at(golds: Mapping[str, str]) -> JudgeAt:
 
 def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
     """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
-    said = shared().verify(list(items), **reading)
-    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]
+    verdicts = shared().verify(list(items), **reading)
+    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(verdicts, items, strict=True)]

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.runs import write_json_atomic, writing
 from sage_rlvr.safe_io import read_json
 from sage_rlvr.stats.intervals import Interval, mean_interval
+from sage_rlvr.stats.passk import Floats
 from sage_rlvr.stats.samples.clusters import ratio_interval
 
 FORMAT = 1
@@ -37,12 +37,12 @@ Per = Literal["token", "completion"]
 SIDES: tuple[Rollouts, ...] = ("policy", "base")
 DIRECTIONS: Mapping[Direction, str] = {"reverse": "KL(policy || base)", "forward": "KL(base || policy)"}
 PERS: tuple[Per, ...] = ("token", "completion")
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The sums over the tokens of each completion of one of the two policies, (P, n): P problems, n completions each; nats."""
+    """The sums over the tokens of each completion of one of the two policies, (P, n): P problems, n completions each; nats.
+    `kl_of_stores` makes it; `TokenKl` reads it."""
 
     tokens: Floats
     reverse: Floats
@@ -59,7 +59,8 @@ class Side:
 @dataclass(frozen=True, eq=False)
 class TokenKl:
     """about: what the numbers are of (policy, base, their revisions, task, temperature, samples of each problem, hashes of the
-    completions). problems: their ids, in the order of the rows of both sides."""
+    completions). problems: their ids, in the order of the rows of both sides. `kl_of_stores` makes and stores it; `evaluate` prints
+    it, and results read it."""
 
     about: Mapping[str, Any]
     problems: tuple[str, ...]
@@ -67,14 +68,14 @@ class TokenKl:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each completions, direction and unit, with its interval."""
-        found = []
+        table = []
         for rollouts in SIDES:
             for direction in DIRECTIONS:
                 for per in PERS:
                     one = self.sides[rollouts].interval(direction, per)
                     at = {"rollouts": rollouts, "direction": direction, "per": per, "base": self.about["base"]}
-                    found.append(at | {"kl": one.value, "low": one.low, "high": one.high})
-        return found
+                    table.append(at | {"kl": one.value, "low": one.low, "high": one.high})
+        return table
 
     @property
     def per_token(self) -> float:
@@ -133,18 +134,18 @@ def about_of(stores: Mapping[str, SampleStore], problems: Sequence[str], n: int)
 
 def token_ids(store: SampleStore, problems: Sequence[str], n: int) -> list[Any]:
     """The token ids of the first n samples of every problem, in this order. DataError where they are not known."""
-    found: list[Any] = store.lists(("token_ids",), problems=list(problems), n=n)["token_ids"]
-    if any(row is None for row in found):
+    ids: list[Any] = store.lists(("token_ids",), problems=list(problems), n=n)["token_ids"]
+    if any(row is None for row in ids):
         raise DataError(f"{store.path}: some samples have no token_ids, so no policy can score them; omit --kl-to")
-    return found
+    return ids
 
 
 def _digest(rows: Sequence[Any]) -> str:
     """Of the token ids of completions, each after its length: no two lists of completions have the same bytes."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for row in rows:
-        found.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
-    return found.hexdigest()
+        sha.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
+    return sha.hexdigest()
 
 
 def read_kl(path: Path) -> TokenKl:
@@ -173,8 +174,8 @@ def known_kl(path: Path, about: Mapping[str, Any]) -> TokenKl | None:
     """The KL in a file; None where there is no file, or one of another policy, base or completions. DataError as in `read_kl`."""
     if not path.is_file():
         return None
-    found = read_kl(path)
-    return found if found.about == json.loads(json.dumps(dict(about))) else None  # as JSON: a tuple is read back as a list
+    known = read_kl(path)
+    return known if known.about == json.loads(json.dumps(dict(about))) else None  # as JSON: a tuple is read back as a list
 
 
 __all__ = ["DIRECTIONS", "Side", "TokenKl", "about_of", "kl_path", "kls_in", "known_kl", "read_kl", "token_ids"]

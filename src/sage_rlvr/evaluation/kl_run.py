@@ -17,11 +17,12 @@ from sage_rlvr.core import laws
 from sage_rlvr.core.divergences import forward_kl, unnormalized_kl
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, about_of, kl_path, known_kl
-from sage_rlvr.evaluation.sampled_run import Counting, SampleRun, load_here
+from sage_rlvr.evaluation.sampled_run import SampleRun, load_here
 from sage_rlvr.evaluation.sampling import Chosen, check_vocabulary, padded, prompts_of
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import own_of
 from sage_rlvr.models.scoring import distributions, engine_scores
+from sage_rlvr.progress import Counting
 from sage_rlvr.tasks.rows import Say
 
 POSITIONS = 4096  # tokens of prompts and completions in one forward of each model
@@ -29,7 +30,8 @@ POSITIONS = 4096  # tokens of prompts and completions in one forward of each mod
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """Tokens of a stored completion. own (T,): those that the policy drew; in an episode, not those of the environment."""
+    """Tokens of a stored completion. own (T,): those that the policy drew; in an episode, not those of the environment.
+    `kl_of_stores` makes it of a store's rows and scores it."""
 
     prompt: tuple[int, ...]
     ids: NDArray[np.int64]
@@ -59,9 +61,9 @@ def kl_of_stores(
                 advance(len(batch))
             tokens_reverse_forward = np.moveaxis(np.array(sums).reshape(len(task.problems), n, 3), 2, 0)
             sides[name] = Side(*tokens_reverse_forward)
-    found = TokenKl(about, tuple(task.problems), sides)
-    found.save(path)
-    return found, path
+    kl = TokenKl(about, tuple(task.problems), sides)
+    kl.save(path)
+    return kl, path
 
 
 def _check_alike(policy: SampleStore, base: SampleStore) -> None:
@@ -82,12 +84,12 @@ def _check_alike(policy: SampleStore, base: SampleStore) -> None:
 
 def _completions(store: SampleStore, task: Chosen, prompts: Mapping[str, tuple[int, ...]], n: int) -> list[Completion]:
     rows = store.samples(problems=list(task.problems), n=n)
-    found = []
+    completions = []
     for row in rows:
         ids = np.asarray(row.token_ids, dtype=np.int64)
         own = np.ones(len(ids), dtype=bool) if row.turns is None else own_of(row.turns)
-        found.append(Completion(prompts[row.problem], ids, own))
-    return found
+        completions.append(Completion(prompts[row.problem], ids, own))
+    return completions
 
 
 def _most(*models: PreTrainedModel) -> int:
@@ -123,11 +125,11 @@ def sums_of(
     tokens, mask = (part.to(device) for part in padded([row.ids for row in rows]))
     own = padded([row.own for row in rows])[0].to(device)[mask]
     reverse, forward = divergences(policy, base, [prompt for prompt, _ in groups], tokens, mask, owners, temperature)
-    place = mask.nonzero()[:, 0]
+    rows_of_tokens = mask.nonzero()[:, 0]
 
     def summed(values: Tensor) -> list[float]:
         sums = torch.zeros(len(rows), dtype=torch.float64, device=device)
-        return list(sums.index_add_(0, place, torch.where(own, values.double(), 0.0)).tolist())
+        return list(sums.index_add_(0, rows_of_tokens, torch.where(own, values.double(), 0.0)).tolist())
 
     return list(zip(summed(torch.ones_like(reverse)), summed(reverse), summed(forward), strict=True))
 

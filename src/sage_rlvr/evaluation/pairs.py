@@ -28,7 +28,8 @@ from sage_rlvr.training.texts import Text
 
 @dataclass(frozen=True, eq=False)
 class PreferencePair:
-    """A right and a wrong completion of one problem. again: the winner is a second attempt."""
+    """A right and a wrong completion of one problem. again: the winner is a second attempt. `paired` makes it; offline training
+    reads it."""
 
     problem: str
     winner: Sample
@@ -38,7 +39,8 @@ class PreferencePair:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Preference pairs, SFT completions, the source of hints, and counts of samples, right samples, tokens and problems."""
+    """Preference pairs, SFT completions, the source of hints, and counts of samples, right samples, tokens and problems. `paired`
+    makes it; `texts_of` turns it into tokens for offline training."""
 
     pairs: tuple[PreferencePair, ...]
     learned: tuple[Sample, ...]
@@ -71,16 +73,16 @@ def paired(data: PairsConfig) -> Paired:
             f"pairs.retries = {data.retries}: problem {foreign[0]!r} is not in {data.attempts}; pass the second attempts "
             "for these first attempts"
         )
-    found = tuple(pair for name, rows in first.items() for pair in _of_problem(data, name, rows, second.get(name, [])))
+    pairs = tuple(pair for name, rows in first.items() for pair in _of_problem(data, name, rows, second.get(name, [])))
     right = [row for rows in first.values() for row in rows if row.verdict == "right"]
-    if not found:
+    if not pairs:
         raise DataError(f"{data.attempts}: no problem has a right and a wrong completion, so there is no pair; add samples")
     if not right:
         raise DataError(f"{data.attempts}: no first attempt is right, and SFT trains on those; add samples, or use a better policy")
     order = sorted(right, key=lambda row: _chance(data.seed, "sft", row.problem, row.sample))
     digests = {"attempts": digest} | ({"retries": digest_again} if data.retries else {})
     learned = tuple(order[: math.ceil(data.share * len(right))])
-    return Paired(found, learned, later.guidance if second else "", _counts(first, second, found), digests)
+    return Paired(pairs, learned, later.guidance if second else "", _counts(first, second, pairs), digests)
 
 
 def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Sequence[Sample]) -> Iterator[PreferencePair]:
@@ -91,8 +93,8 @@ def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Seq
         winners = list({row.text: (row, late) for row, late in reversed(winners)}.values())
     winners.sort(key=lambda pair: _chance(data.seed, "winner", name, pair[0].sample, pair[1]))
     for number, (row, late) in enumerate(winners[: data.max_pairs] if losers else []):
-        place = int(_chance(data.seed, "loser", name, number) * len(losers))
-        yield PreferencePair(name, row, losers[place], late)
+        index = int(_chance(data.seed, "loser", name, number) * len(losers))
+        yield PreferencePair(name, row, losers[index], late)
 
 
 def _chance(*address: object) -> float:
@@ -101,15 +103,15 @@ def _chance(*address: object) -> float:
     return int.from_bytes(digest, "big") / (1 << 56)
 
 
-def _read(place: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
+def _read(folder: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
     """Problem -> its samples, the store's digest, and its identity."""
-    with SampleStore.open(Path(str(place))) as store:
+    with SampleStore.open(Path(str(folder))) as store:
         if lacking := store.lacking(store.counts(check=False)):
-            raise DataError(f"{place}: has {lacking}, so the evaluation is not complete")
+            raise DataError(f"{folder}: has {lacking}, so the evaluation is not complete")
         rows: dict[str, list[Sample]] = {}
         for row in store.samples():
             if row.token_ids is None:
-                raise DataError(f"{place}: problem {row.problem!r} has samples without tokens (imported); sample again here")
+                raise DataError(f"{folder}: problem {row.problem!r} has samples without tokens (imported); sample again here")
             rows.setdefault(row.problem, []).append(row)
         return rows, store.digest(), store.identity
 
@@ -126,7 +128,7 @@ def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pai
     }  # fmt: skip
 
 
-def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
+def texts_of(config: OfflineConfig, paired: Paired, tokens: Tokens) -> Data:
     """The pairs and SFT completions as tokens, with prompts without hints.
 
     DataError for a problem that the task's split does not have.
@@ -142,7 +144,7 @@ def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
             )
         return text_of(asking, rows[row.problem], row, None if row.turns is None else own_of(row.turns).tolist())
 
-    return Data([text(row) for row in found.learned], [(text(pair.winner), text(pair.loser)) for pair in found.pairs])
+    return Data([text(row) for row in paired.learned], [(text(pair.winner), text(pair.loser)) for pair in paired.pairs])
 
 
 __all__ = ["Paired", "PreferencePair", "paired", "texts_of"]

@@ -22,9 +22,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_store
 from sage_rlvr.evaluation.judged import UNJUDGED, JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.database import TURNS
-from sage_rlvr.evaluation.store.rows import turns_in
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, turns_in, unescape
+from sage_rlvr.evaluation.store.schema import TURNS
 from sage_rlvr.safe_io import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
@@ -59,7 +58,8 @@ CUTS = {"top_p": 1, "top_k": 0, "min_p": 0}  # each where it cuts nothing
 
 
 class SampleColumns:
-    """The first n samples of every problem, column by column. of (M,): the number of each one's problem, of `many`."""
+    """The first n samples of every problem, column by column. of (M,): the number of each one's problem, of `many`. Reports of
+    samples and comparisons make it of a store."""
 
     def __init__(self, store: SampleStore, n: int | None) -> None:
         self.store, self.n = store, n
@@ -116,10 +116,10 @@ def common_n(store: SampleStore) -> int:
 
 
 def report_lines(
-    store: SampleStore, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None
+    store: SampleStore, n: int | None = None, *, location: str = "", judge: JudgeAt | None = None
 ) -> list[str]:
-    """See above. n: default `common_n`. place: where answers are read, in words; judge: verdicts at other places. The first lines
-    are about what most samples failed by."""
+    """See above. n: default `common_n`. location: where answers are read, in words; judge: verdicts at other places. The first
+    lines are about what most samples failed by."""
     n = common_n(store) if n is None else n
     counts, drawn, law = store.counts(n), SampleColumns(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
@@ -138,10 +138,10 @@ def report_lines(
         return [*lines, ends, *_token_lines(drawn)]
     c = counts.right
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
-    none = drawn.sums([Verdict(*said).unanswered for said in zip(drawn["verdict"], drawn["reason"], strict=True)])
+    none = drawn.sums([Verdict(*outcome).unanswered for outcome in zip(drawn["verdict"], drawn["reason"], strict=True)])
     over = f"(over {len(counts.problems)} problems)"
     return [
-        *problems_in(store, reasons, n, place=place, judge=judge),
+        *problems_in(store, reasons, n, location=location, judge=judge),
         *lines,
         *_table(drawn, c, n, chance_of_store(store.facts(), counts.problems)),
         f"avg@{n}     {cell(passk_interval(n, c, 1))}",
@@ -170,12 +170,12 @@ def _table(drawn: SampleColumns, c: NDArray[Any], n: int, chance: Chance | None)
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
     votes, distinct, pairs, entropy = [], [], [], []
     answers = np.array(drawn["answer"], dtype=object)
-    for said, right in zip(drawn.parts(answers), drawn.parts(drawn.right), strict=True):
-        few = maj_at_k(said.tolist(), right, some, method="sample", draws=MAJORITY_DRAWS).values
-        votes.append([*few, *maj_at_k(said.tolist(), right, [n]).values])
-        distinct.append(expected_distinct_correct(said.tolist(), right, ks))
-        pairs.append(pcmd(said.tolist(), right))
-        entropy.append(answer_entropy(said.tolist()))
+    for given, right in zip(drawn.parts(answers), drawn.parts(drawn.right), strict=True):
+        few = maj_at_k(given.tolist(), right, some, method="sample", draws=MAJORITY_DRAWS).values
+        votes.append([*few, *maj_at_k(given.tolist(), right, [n]).values])
+        distinct.append(expected_distinct_correct(given.tolist(), right, ks))
+        pairs.append(pcmd(given.tolist(), right))
+        entropy.append(answer_entropy(given.tolist()))
     majority = {k: cell(share_interval(votes_at)) for k, votes_at in zip([*some, n], np.transpose(votes), strict=True)}
     head = "".join(f"{name:<22}" for name in ("pass@k", "pass^k", "maj@k", "distinct right"))
     lines = [f"{'k':>5}  {head}" + ("chance" if chance else "")]
@@ -185,15 +185,15 @@ def _table(drawn: SampleColumns, c: NDArray[Any], n: int, chance: Chance | None)
         level = f"{chance.at(k):.3f}{f'  {BELOW}' * chance.below(k, passed.value, passed.high)}" if chance else ""
         cells = (cell(passed), cell(hats), majority.get(k, ""), cell(different, 2))
         lines.append(f"{k:>5}  " + "".join(f"{text:<22}" for text in cells) + level)
-    said_of = f"answers    {cell(mean_interval(entropy))} nats per problem (a missing answer counts as one answer)"
-    ends = [f"chance     {chance.words if chance else UNKNOWN}", _pcmd_line(pairs), said_of]
+    entropy_line = f"answers    {cell(mean_interval(entropy))} nats per problem (a missing answer counts as one answer)"
+    ends = [f"chance     {chance.words if chance else UNKNOWN}", _pcmd_line(pairs), entropy_line]
     return [*(line.rstrip() for line in lines), *ends]
 
 
 def _pcmd_line(pairs: Sequence[float]) -> str:
-    found = pcmd_interval(pairs)
-    of = f"{found.n} of {len(pairs)} {BOTH_RIGHT}"
-    return f"PCMD       {cell(found)} chance that two right answers differ, over {of}" if found.n else f"PCMD       {of}"
+    interval = pcmd_interval(pairs)
+    of = f"{interval.n} of {len(pairs)} {BOTH_RIGHT}"
+    return f"PCMD       {cell(interval)} chance that two right answers differ, over {of}" if interval.n else f"PCMD       {of}"
 
 
 def _tempered_lines(drawn: SampleColumns) -> list[str]:
@@ -209,8 +209,8 @@ def _tempered_lines(drawn: SampleColumns) -> list[str]:
     cells = []
     for power in SAMPLED_POWERS:
         one = reweighted(*parts, power)
-        said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
-        cells.append(f"power {one.power:g}: {said}")
+        text = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
+        cells.append(f"power {one.power:g}: {text}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
 
 
@@ -228,7 +228,7 @@ def _token_lines(drawn: SampleColumns) -> list[str]:
     if (entropies := drawn.arrays("entropies")) is not None:
         each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
         lines.append(f"entropy    {cell(each)} nats per token, of the sampling distribution")
-    for name, column, key, option, said in (
+    for name, column, key, option, lines_of in (
         ("perplexity", "base_logps", SCORED, "--base-logprobs", _tail_lines),
         ("q         ", "q", GUIDED, "--guide", _q_lines),
     ):
@@ -240,14 +240,14 @@ def _token_lines(drawn: SampleColumns) -> list[str]:
         elif len(several) > 1:
             lines.append(f"{name} samples have several values of {option} ({'; '.join(several)}): not printed")
         elif not lacking:
-            lines += said(drawn, drawn.of_policy(values), *several)
+            lines += lines_of(drawn, drawn.of_policy(values), *several)
     return lines
 
 
 def made_under(rows: Any, key: str) -> list[str]:
     """The distinct values of `key` in the versions of the rows; the store's versions are those of the last writer."""
-    said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"])]
-    return sorted({word for word in said if word is not None})
+    values = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"])]
+    return sorted({word for word in values if word is not None})
 
 
 def _q_lines(drawn: SampleColumns, q: list[NDArray[Any]], guide: str = "the guide") -> list[str]:
@@ -263,10 +263,10 @@ def _tail_lines(drawn: SampleColumns, logps: list[NDArray[Any]], base: str = "th
     for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", drawn.right)):
         if kept.any():
             owners = [drawn.problems[i] for i in np.flatnonzero(kept)]
-            found = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES)
-            cells = [f"{q:.0%}: {i.value:.2f} [{i.low:.2f}, {i.high:.2f}]" for q, i in found.quantiles.items()]
-            said = f"perplexity under {base.split()[0]}, quantiles of {name} samples  {'  '.join(cells)} {found.caution}"
-            lines.append(said.rstrip())
+            tails = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES)
+            cells = [f"{q:.0%}: {i.value:.2f} [{i.low:.2f}, {i.high:.2f}]" for q, i in tails.quantiles.items()]
+            line = f"perplexity under {base.split()[0]}, quantiles of {name} samples  {'  '.join(cells)} {tails.caution}"
+            lines.append(line.rstrip())
     return lines
 
 
@@ -277,10 +277,11 @@ def _tail_lines(drawn: SampleColumns, logps: list[NDArray[Any]], base: str = "th
 def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
     """Each pattern among the right samples: mean over problems (macro), over solutions (micro), counts, and a caution."""
     lines = ["reasoning patterns among right samples; 95 % intervals over problems; rules: stats/samples/patterns.yaml"]
-    for name, found in pattern_frequencies(*SampleColumns(store, n).solutions()).items():
-        counts = f"{found.hits:,} of {found.solutions:,} samples, in {found.problems_with} of {found.problems} problems"
-        lines.append(f"  {name}: macro {cell(found.macro)}, micro {cell(found.micro)}, {counts}")
-        lines += [f"    {found.caution}"] * bool(found.caution)
+    for name, frequency in pattern_frequencies(*SampleColumns(store, n).solutions()).items():
+        problems = f"{frequency.problems_with} of {frequency.problems} problems"
+        counts = f"{frequency.hits:,} of {frequency.solutions:,} samples, in {problems}"
+        lines.append(f"  {name}: macro {cell(frequency.macro)}, micro {cell(frequency.micro)}, {counts}")
+        lines += [f"    {frequency.caution}"] * bool(frequency.caution)
     return lines
 
 
@@ -292,20 +293,20 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
     if scored[0] is None or scored[1] is None or len(bases) > 1:
         return []
     one, two = perplexities(scored[0]), perplexities(scored[1])
-    found = perplexity_excess(one, both[0].problems, two, both[1].problems, quantile=EXCESS_AT)
+    excess = perplexity_excess(one, both[0].problems, two, both[1].problems, quantile=EXCESS_AT)
     base = next(iter(bases), "the base").split()[0]
     return [
         f"{a.identity.task}: samples with a higher perplexity under {base} than {EXCESS_AT:.0%} of {name_b}'s own: "
-        f"{name_a} has {found.value:+.3f} more of them (95 % interval {found.low:+.3f} to {found.high:+.3f} over {found.n} "
+        f"{name_a} has {excess.value:+.3f} more of them (95 % interval {excess.low:+.3f} to {excess.high:+.3f} over {excess.n} "
         "problems)."
     ]
 
 
-def cell(found: Interval, digits: int = 3) -> str:
+def cell(interval: Interval, digits: int = 3) -> str:
     """A number with the ends of its interval in brackets."""
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
 def _share(hits: ArrayLike, totals: ArrayLike) -> str:
-    found = pooled_share(hits, totals)
-    return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"
+    interval = pooled_share(hits, totals)
+    return f"{interval.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"

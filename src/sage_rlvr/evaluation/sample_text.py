@@ -70,8 +70,8 @@ def _head(row: Sample) -> str:
 def _completion(row: Sample, width: int) -> Iterator[str]:
     if row.turns is None:
         yield from _framed(row.text, width)
-    for place, (who, text, _) in enumerate(row.turns or ()):
-        yield from _block(f"{who}, turn {1 + place // 2}", text, width)
+    for index, (who, text, _) in enumerate(row.turns or ()):
+        yield from _block(f"{who}, turn {1 + index // 2}", text, width)
     if row.finish == "length":
         size = "" if row.token_ids is None else f" after {len(np.asarray(row.token_ids)):,} tokens"
         yield f"  (cut{size}: the limit of tokens was reached)" if row.turns is None else f"  (unfinished{size})"

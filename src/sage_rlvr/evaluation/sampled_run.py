@@ -9,8 +9,7 @@ task's rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.vllm import GENERATORS
-from sage_rlvr.progress import reporting
+from sage_rlvr.progress import Counting, reporting
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.comparison import paired
 from sage_rlvr.stats.intervals import mean_interval, share_interval
@@ -58,12 +57,11 @@ WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than t
 # with the rows (benchmarks/evaluator.py).
 TOGETHER = 8
 UNKNOWN = "revision unknown"
-Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRun(SampleSettings):
-    """Settings, and what they are settings for.
+    """Settings, and what they are settings for. `sage_rlvr.evaluate` makes it; `sample_into_store` and the exact KL read it.
 
     policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; own: what a run was trained on, or
     its world, in place of the settings' task.
@@ -130,11 +128,11 @@ class SampleRun(SampleSettings):
         its size decides how many problems a new store draws together.
         """
         decoding, weights = self.decoding(task), revision_of(self.model)
-        found = versions() | {"threads": str(torch.get_num_threads())}
+        recorded = versions() | {"threads": str(torch.get_num_threads())}
         if self.base_logprobs is not None:
-            found[SCORED] = f"{self.base_logprobs} {revision_of(self.base_logprobs)}"
+            recorded[SCORED] = f"{self.base_logprobs} {revision_of(self.base_logprobs)}"
         if self.guide is not None:
-            found[GUIDED] = self.guide
+            recorded[GUIDED] = self.guide
         return Identity(
             task=task.name,
             task_hash=task.task_hash,
@@ -145,7 +143,7 @@ class SampleRun(SampleSettings):
             decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.precision},
             verifier_hash=task.verifier_hash,
             seed=self.sampling_seed,
-            versions=found,
+            versions=recorded,
             chunk_size=self._chunk_size(decoding),
             together=self._together(decoding, model),
             guidance=task.guidance,
@@ -218,8 +216,8 @@ def sample_into_store(
             with counting(lacking) as advance:
                 asking = Asking.of(task.task, tokens, run.chat_template, run.options)
                 window = None if model is None else positions_of(model)
-                found = SamplingRun(task, prompts, generator, scorer, guide, asking, window)
-                found.run(store, run.samples, progress=advance)
+                sampling = SamplingRun(task, prompts, generator, scorer, guide, asking, window)
+                sampling.run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
@@ -236,16 +234,16 @@ def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     try:
         return SampleStore.open(folder, identity)
     except ConfigError as error:
-        said = str(error)
+        message = str(error)
     known = SampleStore.open(folder)
     had, many = known.wanted().get("problems"), len(task.problems)
     if known.identity.task_hash != identity.task_hash and had not in (None, many):
-        said += f"\nproblems: {had} -> {many}"
+        message += f"\nproblems: {had} -> {many}"
     if known.identity.template_hash != identity.template_hash:
-        said += "\nthe prompts are rendered differently (chat template, --chat-template-kwargs): use another --store"
+        message += "\nthe prompts are rendered differently (chat template, --chat-template-kwargs): use another --store"
     if known.identity.revision != identity.revision:
-        said += "\nthe weights differ: if the run was continued, use another --store"
-    raise ConfigError(said)
+        message += "\nthe weights differ: if the run was continued, use another --store"
+    raise ConfigError(message)
 
 
 def _lacks(run: SampleRun, task: Chosen) -> bool:
@@ -321,7 +319,7 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     gets the problem without hints.
     """
     ranker, tokens = load_reward_model(model)
-    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template, run.options)
+    prompts, _ = prompts_of(replace(task, hinted=None), tokens, run.chat_template, run.options)
     n = common_n(store)
     rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if any(ids is None for ids in rows["token_ids"]):
@@ -330,10 +328,10 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     right = (np.array(rows["verdict"]) == "right").reshape(-1, n)
     answers = np.array(rows["answer"], dtype=object).reshape(-1, n)
     chosen = []
-    for place, (name, own) in enumerate(zip(task.problems, right, strict=True)):
-        texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[place * n : (place + 1) * n]]
+    for index, (name, own) in enumerate(zip(task.problems, right, strict=True)):
+        texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[index * n : (index + 1) * n]]
         chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
-    votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
+    votes = [maj_at_k(list(given), own, [n]).values[0] for given, own in zip(answers, right, strict=True)]
     better, solved, chance = paired(chosen, right.mean(1)).difference, right.any(1).astype(float), task.chance
     return (
         f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "

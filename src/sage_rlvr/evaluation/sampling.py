@@ -60,16 +60,16 @@ NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A task with the problems of an evaluation chosen, by id.
+    """A task with the problems of an evaluation chosen, by id. `choose` makes it; sampling, stores, hints and the exact KL read it.
 
-    task_hash: of these problems; verifier_hash: of what judges them. A sample store is bound to both. asked: the problems with
+    task_hash: of these problems; verifier_hash: of what judges them. A sample store is bound to both. hinted: the problems with
     hints in their prompts; guidance: the source of the hints and the attempts.
     """
 
     task: Task
     problems: Mapping[str, Any]
     task_hash: str
-    asked: Mapping[str, Any] | None = None
+    hinted: Mapping[str, Any] | None = None
     guidance: str = ""
 
     @property
@@ -115,12 +115,12 @@ class Chosen:
         if unknown := sorted(set(ids) - set(self.problems)):
             raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
-        said = verdicts(self.task, pairs)
-        return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(said, pairs, strict=True)]
+        results = verdicts(self.task, pairs)
+        return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(results, pairs, strict=True)]
 
-    def _answer(self, problem: Any, said: Said) -> str | None:
+    def _answer(self, problem: Any, response: Said) -> str | None:
         """`answer_key`; None for a completion that was cut within its answer."""
-        key = self.task.answer_key(problem, said)
+        key = self.task.answer_key(problem, response)
         return None if key is not None and key.endswith(NO_ANSWER) else key
 
     def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, AskedProblem]:
@@ -151,12 +151,12 @@ def prompts_of(
 ) -> tuple[dict[str, Prompt], str]:
     """({problem id: prompt}, hash of what wrote them). chat, options: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat, options)
-    asked = {name: _guidable(problem, tokens) for name, problem in (chosen.asked or chosen.problems).items()}
-    found = {name: asking(problem) for name, problem in asked.items()}
+    problems = {name: _guidable(problem, tokens) for name, problem in (chosen.hinted or chosen.problems).items()}
+    prompts = {name: asking(problem) for name, problem in problems.items()}
     unknown = tokens.tokenizer.unk_token_id
-    if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
+    if name := next((name for name, prompt in prompts.items() if unknown is not None and unknown in prompt.ids), None):
         warnings.warn(f"problem {name!r}: its prompt has text outside the tokenizer's vocabulary (its unknown token)")
-    return found, hash_of(asking.written)
+    return prompts, hash_of(asking.written)
 
 
 def _guidable(problem: Any, tokens: Tokens) -> Any:
@@ -184,7 +184,8 @@ def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_
 
 @dataclass(frozen=True)
 class Scorer:
-    """The base model's log-probs of the sampled tokens, at temperature 1, nats: Eq. (39) of arXiv 2605.18864."""
+    """The base model's log-probs of the sampled tokens, at temperature 1, nats: Eq. (39) of arXiv 2605.18864. `sample_into_store`
+    makes it; `SamplingRun` calls it."""
 
     model: PreTrainedModel
 
@@ -202,8 +203,8 @@ class Scorer:
         device = next(self.model.parameters()).device
         tokens, mask = padded([row.token_ids for row in rows])
         owners = torch.zeros(len(rows), dtype=torch.long, device=device)
-        found = score(self.model, [list(prompt)], tokens.long().to(device), mask.to(device), owners).logps.cpu().numpy()
-        return [_of_policy(one, row[:n].astype(np.float32)) for one, row, n in zip(rows, found, mask.sum(1).tolist(), strict=True)]
+        logps = score(self.model, [list(prompt)], tokens.long().to(device), mask.to(device), owners).logps.cpu().numpy()
+        return [_of_policy(one, row[:n].astype(np.float32)) for one, row, n in zip(rows, logps, mask.sum(1).tolist(), strict=True)]
 
 
 def check_vocabulary(option: str, base: Tokens, policy: Tokens) -> None:
@@ -231,15 +232,15 @@ def guide_of(given: str) -> Guide:
     """A guide by its name, with its defaults, or with settings as in a recipe. ConfigError where q would depend on more than a
     sample and the base."""
     if given.lstrip().startswith("{"):
-        found: Guide = build("guide", parse_yaml(given, "--guide"))
+        guide: Guide = build("guide", parse_yaml(given, "--guide"))
     else:
         alone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
         if given not in alone:
             raise ConfigError(f"--guide {given}: choose one of {', '.join(alone)}")
-        found = GUIDES[given]()
-    if found.depends_on == "batch" or not found.needs <= {"entropies"}:
+        guide = GUIDES[given]()
+    if guide.depends_on == "batch" or not guide.needs <= {"entropies"}:
         raise ConfigError(f"--guide {given}: its q depends on more than the sample's log-probs and entropies")
-    return found
+    return guide
 
 
 def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed: int) -> list[Any]:
@@ -282,7 +283,7 @@ class _Waits:
 
 @dataclass(frozen=True)
 class SamplingRun:
-    """Generation and verification; `run` fills a store."""
+    """Generation and verification; `run` fills a store. `sample_into_store` makes it."""
 
     task: Chosen
     prompts: Mapping[str, Prompt]
@@ -333,7 +334,7 @@ class SamplingRun:
         """Each chunk's request and its generations. Of problems that are drawn together all are, whichever were asked for, so
         that a chunk is the same whatever lacked beside it."""
 
-        def asked(chunk: Chunk) -> Request:
+        def request_of(chunk: Chunk) -> Request:
             seeds = tuple(identity.seed_of(chunk.problem, number) for number in chunk.samples)
             return Request(self.prompts[chunk.problem].ids, seeds)
 
@@ -348,11 +349,11 @@ class SamplingRun:
                 for first, names in firsts.items()
                 for group in self._groups(ids, names, identity.together)
             ]
-        found = {}
+        drawn = {}
         for call in calls:
-            requests = [asked(chunk) for chunk in call]
-            found |= dict(zip(call, zip(requests, self._generated(identity, call, requests), strict=True), strict=True))
-        return found
+            requests = [request_of(chunk) for chunk in call]
+            drawn |= dict(zip(call, zip(requests, self._generated(identity, call, requests), strict=True), strict=True))
+        return drawn
 
     def _generated(self, identity: Identity, call: Sequence[Chunk], requests: list[Request]) -> list[list[Generation]]:
         """One generation a seed of each request; an episode, where the task has turns."""
@@ -366,16 +367,16 @@ class SamplingRun:
     @staticmethod
     def _groups(ids: Sequence[str], names: Sequence[str], together: int) -> list[Sequence[str]]:
         """The groups of problems drawn together, by their order in `ids`, that hold any of `names`."""
-        places = {name: place for place, name in enumerate(ids)}
-        numbers = dict.fromkeys(places[name] // together for name in names)
+        indices = {name: index for index, name in enumerate(ids)}
+        numbers = dict.fromkeys(indices[name] // together for name in names)
         return [ids[number * together : (number + 1) * together] for number in numbers]
 
     def samples(self, identity: Identity, chunks: Sequence[Chunk]) -> list[Sample]:
         """Sample, score and judge chunks; returns rows."""
         chunks = sorted(chunks, key=lambda chunk: (chunk.problem, chunk.first))
         began = time.perf_counter()
-        found = self._drawn(identity, chunks)
-        requests, drawn = zip(*(found[chunk] for chunk in chunks), strict=True)
+        generations = self._drawn(identity, chunks)
+        requests, drawn = zip(*(generations[chunk] for chunk in chunks), strict=True)
         seconds = (time.perf_counter() - began) / len(chunks)
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
         judged = iter(self.task.verdicts(owners, [said_of(row.turns) if row.turns else row.text for rows in drawn for row in rows]))

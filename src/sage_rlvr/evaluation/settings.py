@@ -109,13 +109,13 @@ class SampleSettings(ProblemSettings):
     def store_name(self, task: Any) -> str:
         """A store's name by default: task, preset or temperature, and where the task has a prompt format, which."""
         law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
-        asked = "" if task.form is None else f"-{self.template}"
+        form = "" if task.form is None else f"-{self.template}"
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.hints.lower()).strip("-")
         again = "" if self.retry_failures_of is None else f"-after-{self.retry_failures_of.name}-{by}"
         options = "".join(f"-{name}-{json.dumps(value)}" for name, value in self.options.items())
         chat = re.sub("[^A-Za-z0-9._-]+", "_", options)
-        return f"{Path(self.task or task.name).stem}-{law}{asked}{chat}{split}{again}"
+        return f"{Path(self.task or task.name).stem}-{law}{form}{chat}{split}{again}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -219,12 +219,12 @@ class EvalSettings(GateSettings, AfterSampling, SampleSettings, ExactSettings):
         """Of an evaluation by samples: the settings of each store. --store with several temperatures is a folder of stores."""
         if self.temperatures == (1.0,):
             return [self]
-        found = []
+        settings = []
         for t in self.temperatures:
             own = None if self.preset == "untruncated" and t == 1 else t  # the preset's, whose store is named without it
             store = None if self.store is None else self.store / f"T{t:g}"
-            found.append(replace(self, temperatures=(1.0,), temperature=own, store=store))
-        return found
+            settings.append(replace(self, temperatures=(1.0,), temperature=own, store=store))
+        return settings
 
 
 def _options(names: Iterable[str]) -> str:

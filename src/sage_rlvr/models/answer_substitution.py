@@ -28,7 +28,8 @@ Span = tuple[int, int]
 @dataclass(frozen=True)
 class Answered:
     """A completion to be paid: its token ids without the end token, its text, and where its own answer stands in it (None: it was
-    cut off or has none); the place of its prompt among the prompts, and the reference answer."""
+    cut off or has none); the place of its prompt among the prompts, and the reference answer. Training with a reward source makes
+    it; `substituted` reads it."""
 
     ids: Sequence[int]
     text: str
@@ -39,7 +40,8 @@ class Answered:
 
 @dataclass(frozen=True)
 class Replaced:
-    """Token ids: `lead`, what stands between the prompt and what is scored; `scored`, tokens of the reference, at least one."""
+    """Token ids: `lead`, what stands between the prompt and what is scored; `scored`, tokens of the reference, at least one.
+    `replaced` makes it, and `substituted` scores it."""
 
     lead: list[int]
     scored: list[int]
@@ -96,17 +98,17 @@ def substituted(
 
     prompts: P token lists; completions: B, their prompts ascending. at_once: rows of one pass; None is all.
     """
-    found = [replaced(tokens, one, source.given) for one in completions]
-    rows = [(one.prompt, whole) for one, whole in zip(completions, found, strict=True) if whole is not None]
+    replacements = [replaced(tokens, one, source.given) for one in completions]
+    rows = [(one.prompt, whole) for one, whole in zip(completions, replacements, strict=True) if whole is not None]
     device = next(policy.parameters()).device
     width = max([len(whole.scored) for _, whole in rows], default=0)
-    formed = torch.tensor([whole is not None for whole in found], device=device)
-    logps = torch.zeros(len(found), width, device=device)
-    mask = torch.zeros(len(found), width, dtype=torch.bool, device=device)
-    places = formed.nonzero().flatten()
+    formed = torch.tensor([whole is not None for whole in replacements], device=device)
+    logps = torch.zeros(len(replacements), width, device=device)
+    mask = torch.zeros(len(replacements), width, dtype=torch.bool, device=device)
+    indices = formed.nonzero().flatten()
     before = None if source.baseline == "none" else logps.clone()
     if rows:
-        logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
+        logps[indices], mask[indices] = _scored(policy, prompts, rows, temperature, at_once)
     if source.baseline == "initial" and initial is None:
         raise DataError(
             f"{type(source).__name__} subtracts a probability under the initial weights of the run; pass that model as "
@@ -116,8 +118,8 @@ def substituted(
         distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
         bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}
         model = policy if source.baseline == "current" or initial is None else initial
-        found_bare, _ = _scored(model, prompts, bare, temperature, at_once)
-        before[places] = found_bare[[number[prompt, tuple(whole.scored)] for prompt, whole in rows]]
+        bare_logps, _ = _scored(model, prompts, bare, temperature, at_once)
+        before[indices] = bare_logps[[number[prompt, tuple(whole.scored)] for prompt, whole in rows]]
     ids, lengths = pad_right([list(one.ids) or [tokens.pad_id] for one in completions], device)
     spoken = torch.arange(ids.shape[1], device=device)[None] < lengths[:, None]
     return Substituted(logps, mask, before, formed, most_repeated(ids, spoken, source.ngram))
@@ -136,14 +138,14 @@ def _scored(
     size = len(rows) if at_once is None else at_once
     for first in range(0, len(rows), size):
         part = rows[first : first + size]
-        asked = sorted({prompt for prompt, _ in part})
-        owners = torch.tensor([asked.index(prompt) for prompt, _ in part], device=device)
+        distinct = sorted({prompt for prompt, _ in part})
+        owners = torch.tensor([distinct.index(prompt) for prompt, _ in part], device=device)
         ids, lengths = pad_right([whole.lead + whole.scored for _, whole in part], device)
         fed = torch.arange(ids.shape[1], device=device)[None] < lengths[:, None]
-        found = score(model, [prompts[p] for p in asked], ids, fed, owners, temperature=temperature).logps
+        scored = score(model, [prompts[p] for p in distinct], ids, fed, owners, temperature=temperature).logps
         for i, (_, whole) in enumerate(part):
             start = len(whole.lead)
-            logps[first + i, : len(whole.scored)] = found[i, start : start + len(whole.scored)]
+            logps[first + i, : len(whole.scored)] = scored[i, start : start + len(whole.scored)]
     lengths = torch.tensor([len(whole.scored) for _, whole in rows], device=device)
     return logps, torch.arange(width, device=device)[None] < lengths[:, None]
 

@@ -110,7 +110,8 @@ GROWTH = 1.4
 
 
 class FreedMemory:
-    """Returns freed memory to the system once a training process has grown by `GROWTH`.
+    """Returns freed memory to the system once a training process has grown by `GROWTH`. The steps of a training run make one and
+    call it after each step.
 
     The tensors of two steps differ in size, so free blocks remain between live ones, and a process that keeps freed memory
     (`keep_memory`) grows with every step. After memory was returned the kernel clears pages again, which slows the next step;

@@ -30,7 +30,8 @@ from sage_rlvr.tasks.chat import encodable
 
 @dataclass(frozen=True)
 class DrawnTurn:
-    """A turn as it was drawn: ids with its end token, log-probs and entropies (None: not computed) of each, nats."""
+    """A turn as it was drawn: ids with its end token, log-probs and entropies (None: not computed) of each, nats. Whoever draws
+    turns for `play` makes it: training by this package's sampler, evaluation by a `Generator`."""
 
     ids: list[int]
     logps: list[float]
@@ -46,6 +47,7 @@ class DrawnTurn:
 @dataclass
 class Episode:
     """What has been said so far. own: which of `ids` the policy drew. logps, entropies: of each id, 0 where it is not its own.
+    `play` makes it; `rollout_of` and evaluation read it.
 
     turns: who said what, the policy's without their end tokens; the last of an unfinished episode carries the mark that no
     verifier accepts. counts: tokens of each turn.
@@ -94,7 +96,7 @@ class Episode:
         self.measured = self.measured and not (policy and drawn.entropies is None)
 
 
-Draw = Callable[[int, list[int], list[list[int]], list[int]], list[DrawnTurn]]
+DrawTurns = Callable[[int, list[int], list[list[int]], list[int]], list[DrawnTurn]]
 """(turn, places of the rows, their contexts, the most tokens of each) -> a turn of each."""
 
 
@@ -102,7 +104,7 @@ def play(
     asking: Asking,
     problems: Sequence[Any],
     prompts: Sequence[Sequence[int]],
-    draw: Draw,
+    draw: DrawTurns,
     *,
     limit: int,
     window: int | None = None,
@@ -130,10 +132,10 @@ def play(
         parts = zip(living, drawn, rooms, strict=True)
         ended = [i for i, one, most in parts if _take(episodes[i], one.cut(most), tokens)]
         last = turn + 1 == turns
-        said = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].said) for i in ended])
-        said = [None if text is None else encodable(text, tokens.tokenizer) for text in said]
+        replied = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].said) for i in ended])
+        replied = [None if text is None else encodable(text, tokens.tokenizer) for text in replied]
         living = []
-        for i, reply in zip(ended, said, strict=True):
+        for i, reply in zip(ended, replied, strict=True):
             episodes[i].finished = reply is None
             ids = [] if reply is None else asking.reply(reply)
             if reply is not None and room(episodes[i], len(ids)) > 0:
@@ -162,13 +164,13 @@ def said_in(tokens: Tokens, rollout: Rollout) -> list[Said]:
     """What the policy wrote in each row: its text, or the turns of an episode, as `Episode.said` has them."""
     if rollout.own is None:
         return list(tokens.texts(rollout))
-    found: list[Said] = []
+    responses: list[Said] = []
     for ids, drawn, finished in zip(rollout.tokens.tolist(), rollout.drawn.tolist(), rollout.finished.tolist(), strict=True):
         runs = [list(run) for own, run in groupby(range(len(ids)), key=drawn.__getitem__) if own]
         turns = [ids[run[0] : run[-1] + 1] for run in runs]
-        said = tokens.decode(turns, [turn[-1] in tokens.eos_ids for turn in turns])
-        found.append(tuple(said) if finished else (*said[:-1], _cut(said[-1])))
-    return found
+        texts = tokens.decode(turns, [turn[-1] in tokens.eos_ids for turn in turns])
+        responses.append(tuple(texts) if finished else (*texts[:-1], _cut(texts[-1])))
+    return responses
 
 
 # ---- on the sampler of the house
@@ -176,8 +178,8 @@ def said_in(tokens: Tokens, rollout: Rollout) -> list[Said]:
 
 def positions_of(model: PreTrainedModel) -> int | None:
     """The positions that a model has; None if its config names none."""
-    found: int | None = getattr(model.config, "max_position_embeddings", None)
-    return found
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    return positions
 
 
 def sample_episodes(
@@ -196,13 +198,13 @@ def sample_episodes(
     """`group_size` episodes of each problem. The first turn is drawn as a completion is; turn k of row r at the row's number from a
     key of its own, `key` folded by k.
     """
-    tokens, asked, rows = asking.tokens, prompts, [i for i in range(len(prompts)) for _ in range(group_size)]
+    tokens, first_prompts, rows = asking.tokens, prompts, [i for i in range(len(prompts)) for _ in range(group_size)]
 
-    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
+    def draw(turn: int, indices: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
         first = turn == 0
-        found = sample(
+        rollout = sample(
             model,
-            asked if first else contexts,
+            first_prompts if first else contexts,
             group_size=group_size if first else 1,
             max_new_tokens=max(rooms),
             eos_id=tokens.eos_ids,
@@ -210,15 +212,15 @@ def sample_episodes(
             key=key if first else key.fold(f"turn/{turn}"),
             step=step,
             temperature=temperature,
-            row_ids=row_ids if first else row_ids[torch.tensor(places)],
+            row_ids=row_ids if first else row_ids[torch.tensor(indices)],
             entropies=False,
             limits=None if len(set(rooms)) == 1 else torch.tensor(rooms),
         )
-        return drawn_of(found)
+        return drawn_of(rollout)
 
     problems, prompts = ([some[i] for i in rows] for some in (problems, prompts))
-    found = play(asking, problems, prompts, draw, limit=max_new_tokens, window=positions_of(model))
-    return rollout_of(found, tokens.pad_id, model.device)
+    episodes = play(asking, problems, prompts, draw, limit=max_new_tokens, window=positions_of(model))
+    return rollout_of(episodes, tokens.pad_id, model.device)
 
 
 def drawn_of(rollout: Rollout) -> list[DrawnTurn]:

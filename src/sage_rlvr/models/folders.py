@@ -82,10 +82,10 @@ def cached_folder(model: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache  # of the extra train
 
     try:
-        found = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
+        file = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
     except ValueError:  # no id of the Hub
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def vocabulary_of(model: str) -> int | None:

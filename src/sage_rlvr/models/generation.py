@@ -49,7 +49,8 @@ TRANSFORMERS_TOP_K = 50  # the default of `generate`
 
 @dataclass(frozen=True)
 class Truncation:
-    """top_k 0, top_p 1 and min_p 0 each mean "off". Called on log-probs (B, V): those that are left, -inf elsewhere."""
+    """top_k 0, top_p 1 and min_p 0 each mean "off". Called on log-probs (B, V): those that are left, -inf elsewhere. `Decoding`
+    makes it; the samplers call it."""
 
     top_k: int = 0
     top_p: float = 1.0
@@ -89,7 +90,8 @@ class Truncation:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a completion is drawn. temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample."""
+    """How a completion is drawn. temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample.
+    Evaluation and teachers make it; generators draw by it, and a store's identity holds it."""
 
     preset: str = "untruncated"
     temperature: float = 1.0
@@ -140,7 +142,8 @@ PRESETS: dict[str, Decoding] = {
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63).
+    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63). Evaluation makes it, one per
+    prompt; `Generator.generate` reads it.
 
     limit: tokens of each at most, where that is less than the decoding's; a generator that cannot hold to it draws more.
     """
@@ -156,7 +159,8 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`.
+    """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`. A `Generator` makes
+    it, one per seed; evaluation judges, scores and stores it.
 
     token_ids (T,) with the end token, None if a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
     nats, of the sampler's distribution; None if they are not known. turns: of an episode (who, text, tokens) each; what an
@@ -341,7 +345,8 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 class SeededChoice(LogitsProcessor):
-    """Draws inside `generate`: completion r takes the token at u(seed_r, t) at its step t, and every other token gets -inf."""
+    """Draws inside `generate`: completion r takes the token at u(seed_r, t) at its step t, and every other token gets -inf.
+    `TransformersGenerator` makes one per call."""
 
     def __init__(self, seeds: Sequence[int], decoding: Decoding, start: int, device: torch.device) -> None:
         steps = torch.arange(decoding.max_new_tokens)

@@ -27,7 +27,8 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 class FloatHead(nn.Linear):
-    """An output head whose weights stay as they are and whose product is float32.
+    """An output head whose weights stay as they are and whose product is float32. `devices.placed` puts it into
+    a model in half precision.
 
     Only the stock path calls it. The engine multiplies by the same weights in their own dtype, so that its bfloat16 logits, rounded
     to multiples of 1/8 above 16, differ from these by .03 to .06.

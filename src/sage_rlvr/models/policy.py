@@ -48,8 +48,9 @@ UTF8_BYTES = 4  # of a character at most
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer as the engines need it: text to ids and back. eos_id: the end token of training data. eos_ids: all
-    tokens that end a sampled completion, starting with eos_id.
+    """A tokenizer as the engines need it: text to ids and back. eos_id: the end token of training data. eos_ids: all tokens that
+    end a sampled completion, starting with eos_id. `load_policy` and `load_tokens` make it; sampling, training and evaluation read
+    it.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -125,15 +126,15 @@ class Tokens:
         alone = [text_of((i,)) for i in ids]
         if "".join(alone) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
             return alone
-        found, first, done = [], 0, 0  # ids[first:done] is the context in which the tokens from `done` on are spelled
-        for place in range(1, len(ids) + 1):
-            before, now = text_of(tuple(ids[first:done])), text_of(tuple(ids[first:place]))
-            if now.endswith(NO_ANSWER) and place < min(len(ids), done + UTF8_BYTES):  # the first bytes of a character
-                found.append("")
+        texts, first, done = [], 0, 0  # ids[first:done] is the context in which the tokens from `done` on are spelled
+        for end in range(1, len(ids) + 1):
+            before, now = text_of(tuple(ids[first:done])), text_of(tuple(ids[first:end]))
+            if now.endswith(NO_ANSWER) and end < min(len(ids), done + UTF8_BYTES):  # the first bytes of a character
+                texts.append("")
                 continue
-            found.append(now[len(before) :])
-            first, done = done, place
-        return found
+            texts.append(now[len(before) :])
+            first, done = done, end
+        return texts
 
     @cached_property
     def _text_of(self) -> Callable[[tuple[int, ...]], str]:
@@ -152,7 +153,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt and its token ids, the first a start token where the tokenizer or template puts one."""
+    """A rendered prompt and its token ids, the first a start token where the tokenizer or template puts one. `Asking` makes it;
+    samplers read the ids, and stores keep the text."""
 
     text: str
     ids: tuple[int, ...]
@@ -175,7 +177,8 @@ def spelling(tokenizer: Any, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Asking:
-    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text.
+    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text. `Asking.of` makes it of a task
+    and a tokenizer; training, evaluation and SFT call it.
 
     options: chat_template_kwargs of the recipe.
     """
@@ -206,11 +209,11 @@ class Asking:
         """ConfigError if the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
         plain = self.form is None
-        asked: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
+        prompt: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
         with spelling(tokenizer, "the prompts"):
             if plain:
-                return Prompt(asked, tuple(self.tokens.encode_prompt(asked)))
-            messages = asked
+                return Prompt(prompt, tuple(self.tokens.encode_prompt(prompt)))
+            messages = prompt
             text = render(tokenizer, messages, opened=True, options=self.options)
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)
@@ -223,9 +226,9 @@ class Asking:
         if self.form is None:
             with spelling(self.tokens.tokenizer, "the environment's reply, on separate lines,"):
                 return self.tokens.reply(text)
-        tokenizer, said = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-        before = render(tokenizer, said, options=self.options)
-        whole = render(tokenizer, [*said, {"role": "user", "content": text}], opened=True, options=self.options)
+        tokenizer, turn = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        before = render(tokenizer, turn, options=self.options)
+        whole = render(tokenizer, [*turn, {"role": "user", "content": text}], opened=True, options=self.options)
         end = before.rfind(str(tokenizer.eos_token), before.rfind("!"))
         if not whole.startswith(before) or end < 0:
             raise ConfigError(

@@ -34,8 +34,8 @@ def from_policy(policy: PreTrainedModel, tokens: Tokens, seed: int = 0) -> PreTr
     base = model.base_model_prefix
     getattr(model, base).load_state_dict(getattr(policy, base).state_dict())
     torch.nn.init.zeros_(model.score.weight)
-    found: PreTrainedModel = model.to(policy.dtype)
-    return found
+    ranker: PreTrainedModel = model.to(policy.dtype)
+    return ranker
 
 
 def load_reward_model(folder: str) -> tuple[PreTrainedModel, Tokens]:
@@ -62,8 +62,8 @@ def scores_of(model: PreTrainedModel, texts: Sequence[Sequence[int]], pad_id: in
     core: Any = getattr(model, model.base_model_prefix)
     states = core(input_ids=ids, use_cache=False).last_hidden_state
     last = torch.tensor([len(text) - 1 for text in texts], device=model.device)
-    found: Tensor = model.score(states[torch.arange(len(texts)), last]).float().squeeze(1)
-    return found
+    scores: Tensor = model.score(states[torch.arange(len(texts)), last]).float().squeeze(1)
+    return scores
 
 
 __all__ = ["HEAD", "from_policy", "load_reward_model", "scores_of"]

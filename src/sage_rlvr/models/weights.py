@@ -56,13 +56,13 @@ def _check_layers(folder: Path, names: list[str]) -> None:
             )
 
 
-def _counts(tree: Any, place: str = "") -> Iterator[tuple[str, int]]:
+def _counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
     """The numbers of layers, blocks and experts in a config.json, by their place in it."""
     for key, value in tree.items() if isinstance(tree, dict) else ():
         if isinstance(value, dict):
-            yield from _counts(value, f"{place}{key}.")
+            yield from _counts(value, f"{path}{key}.")
         elif type(value) is int and key.endswith(("layer", "layers", "blocks", "experts")):
-            yield f"{place}{key}", value
+            yield f"{path}{key}", value
 
 
 def _tensors_in(file: Path) -> int:
@@ -118,8 +118,8 @@ def loading(what: str) -> Iterator[None]:
     except SageError:
         raise
     except Exception as error:  # missing keys, wrong types, wrong shapes, torn tensors: libraries have no class for them
-        said = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{what} could not be loaded: {said}") from error
+        message = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what} could not be loaded: {message}") from error
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.render.labels import label_points
 from sage_rlvr.render.style import GREEN, INK, MUTED, RC, RED, Looks, canvas, key_above, saved
@@ -26,8 +26,7 @@ from sage_rlvr.results.page.training import TRAINING
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
 from sage_rlvr.stats.intervals import Interval
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats
 
 SMALL = 0.01  # differences up to here stand on a linear scale
 SCALE = f"The scale is linear up to {SMALL:g} and logarithmic above."  # of differences, said under them

@@ -129,14 +129,14 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
     return nearest, found[nearest]
 
 
-Curves = dict[float, dict[int | None, float]]
+ColderCurves = dict[float, dict[int | None, float]]
 """Temperature -> k -> pass@k of the base."""
 
 
-def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[Curves, float]:
+def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[ColderCurves, float]:
     """The base at its temperatures, and the arm's pass@1 at the reference temperature."""
     here = [one for one in summary["sampled"] if one["task"] == row.task]
-    found: Curves = {
+    found: ColderCurves = {
         one["temperature"]: {int(k): float(value["value"]) for k, value in one["pass"].items()}
         for one in here if one["policy"] == _home(row)
     }  # fmt: skip
@@ -144,8 +144,8 @@ def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[Curves, float]:
     return found, float(own[REFERENCE]["pass"]["1"]["value"])
 
 
-def _of_samples(results: Results, row: Row) -> tuple[Curves, float]:
-    found: Curves = {}
+def _of_samples(results: Results, row: Row) -> tuple[ColderCurves, float]:
+    found: ColderCurves = {}
     here = results.table.where(task=row.task)
     base = here.where(arm=_home(row))
     for t in base.temperatures:

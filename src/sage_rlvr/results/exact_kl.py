@@ -9,10 +9,10 @@ from sage_rlvr.results.metric import REFERENCE
 
 Kls = Mapping[tuple[str, int], float]
 """(Arm, training seed) -> KL to the reference, nats per token."""
-Sampled = Measurements[SampledMeasurement]
+SampledRows = Measurements[SampledMeasurement]
 
 
-def exact_kls(rows: Sampled, base: str | None) -> dict[tuple[str, int], float]:
+def exact_kls(rows: SampledRows, base: str | None) -> dict[tuple[str, int], float]:
     """The reverse KL to the base of that revision on completions of the policy. rows: of one task and temperature; a row without a
     known training seed counts by its place in the arm, as in `Measurements.scores`."""
     return {
@@ -23,7 +23,7 @@ def exact_kls(rows: Sampled, base: str | None) -> dict[tuple[str, int], float]:
     }
 
 
-def exact_kls_of_main(table: Sampled) -> dict[tuple[str, int], float]:
+def exact_kls_of_main(table: SampledRows) -> dict[tuple[str, int], float]:
     """Of policies with exact records of the main task: from their stores at the reference temperature; {} where the stores with a
     KL are of several tasks."""
     home = table.where(temperature=REFERENCE)
@@ -31,7 +31,7 @@ def exact_kls_of_main(table: Sampled) -> dict[tuple[str, int], float]:
     return exact_kls(home.where(task=tasks.pop()), base_of(table)) if len(tasks) == 1 else {}
 
 
-def base_of(table: Sampled) -> str | None:
+def base_of(table: SampledRows) -> str | None:
     """Revision of the base that exact KLs are read to: the only one, else the only one whose own samples are in the table."""
     known = {revision for row in table.rows for revision in row.kls}
     if len(known) > 1:

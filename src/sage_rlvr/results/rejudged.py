@@ -21,7 +21,7 @@ from sage_rlvr.verifiers.golds import gold_of
 
 SHOWN = 10
 TAIL = 80  # characters of a completion that are shown
-Judge = Callable[[Sequence[tuple[str, str]]], Sequence[Verdict]]
+JudgeTexts = Callable[[Sequence[tuple[str, str]]], Sequence[Verdict]]
 """(completion, gold) pairs to verdicts, in their order."""
 
 
@@ -76,14 +76,14 @@ class Rejudged:
         }  # fmt: skip
 
 
-def rejudge(given: Sequence[GivenRows], judge: Judge) -> list[Rejudged]:
+def rejudge(given: Sequence[GivenRows], judge: JudgeTexts) -> list[Rejudged]:
     """Judge every completion of the files of rows. Raises DataError for a file without texts or golds."""
     if not given:
         raise DataError("--verify: only for files of rows; `sage-rlvr eval ... --rejudge` judges the samples of a store again")
     return [_rejudged(one, judge) for one in placed(given)]
 
 
-def _rejudged(given: GivenTable, judge: Judge) -> Rejudged:
+def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:
     table = given.table
     if table.texts is None or table.right is None:
         raise DataError(f"{given.name}: --verify needs the text of every completion, and the rows have none; omit --verify")

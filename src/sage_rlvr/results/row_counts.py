@@ -21,7 +21,8 @@ from sage_rlvr.results.problem_fields import clusters_of, floor_of
 from sage_rlvr.results.readers import Choice, CountTable
 from sage_rlvr.results.row_text import first_of
 from sage_rlvr.results.sources import GivenRows, GivenTable
-from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
+from sage_rlvr.stats.passk import Bools
+from sage_rlvr.stats.samples.independence import Independence, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
 
 TASK = "these problems"
@@ -160,15 +161,15 @@ def _alike(
         yield from (finding.words for finding in check_counts(one.n, one.c, two.c))
 
 
-def _same_places(here: Sequence[GivenTable], found: Sequence[Independence | None]) -> list[Mask | None]:
+def _same_places(here: Sequence[GivenTable], found: Sequence[Independence | None]) -> list[Bools | None]:
     """The samples to use. Places that are copies on all problems of one set are left out of every set of the file: one program
     drew them all, and copies cannot be seen in a set whose answers are nearly all equal."""
-    copies: dict[tuple[Path, int], Mask] = {}
+    copies: dict[tuple[Path, int], Bools] = {}
     for one, checked in zip(here, found, strict=True):
         if checked is not None and np.all(checked.kept == checked.kept[0]):
             key = one.path, checked.kept.shape[1]
             copies[key] = copies.get(key, np.True_) & checked.kept[0]
-    out: list[Mask | None] = []
+    out: list[Bools | None] = []
     for one, checked in zip(here, found, strict=True):
         if checked is not None:
             out.append(checked.kept & copies.get((one.path, checked.kept.shape[1]), np.True_))

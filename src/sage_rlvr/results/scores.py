@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.stats.passk import Ints, curve, pass_at_k, powers
+from sage_rlvr.stats.passk import Floats, Ints, curve, pass_at_k, powers
 from sage_rlvr.stats.samples.clusters import clustered_mean
 from sage_rlvr.tasks.chance import Chance
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,8 +25,8 @@ from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.passk import Floats, check_probabilities, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.power import fewest_units
 
-Columns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
-Counts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
+PassColumns = dict[float, tuple[Floats, Floats]]  # temperature, coldest first -> pass@1 and pass@k of each problem
+RightCounts = tuple[int, ArrayLike]  # samples of each problem, right ones among them (N,)
 
 WIDEST = 4.0  # how many times the ends of a percentile interval are moved out at most
 
@@ -263,8 +263,8 @@ def compare_frontiers(
 
 
 def compare_count_frontiers(
-    a: Mapping[float, Counts],
-    b: Mapping[float, Counts],
+    a: Mapping[float, RightCounts],
+    b: Mapping[float, RightCounts],
     *,
     k: int = 256,
     level: float = 0.95,
@@ -280,12 +280,12 @@ def compare_count_frontiers(
     return _compare_tables(*tables, "problems and their samples", level, resamples, seed)
 
 
-def count_frontier(counts: Mapping[float, Counts], k: int = 256) -> tuple[FrontierPoint, ...]:
+def count_frontier(counts: Mapping[float, RightCounts], k: int = 256) -> tuple[FrontierPoint, ...]:
     """`frontier` from samples: temperature -> (n, right ones (N,)), hottest last, the unbiased means."""
     return _points(_count_table(counts, k))
 
 
-def _compare_tables(a: Columns, b: Columns, over: str, level: float, resamples: int, seed: int) -> FrontierGap:
+def _compare_tables(a: PassColumns, b: PassColumns, over: str, level: float, resamples: int, seed: int) -> FrontierGap:
     plain = gap_to_frontier(_points(a), _points(b))
     if plain.value is None:
         return FrontierGap(
@@ -367,22 +367,22 @@ def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
     return below, above
 
 
-def _points(table: Columns) -> tuple[FrontierPoint, ...]:
+def _points(table: PassColumns) -> tuple[FrontierPoint, ...]:
     return tuple(
         FrontierPoint(temperature=t, pass1=float(one.mean()), passk=float(many.mean()))
         for t, (one, many) in table.items()
     )
 
 
-def _count_table(counts: Mapping[float, Counts], k: int) -> Columns:
+def _count_table(counts: Mapping[float, RightCounts], k: int) -> PassColumns:
     return {
         float(t): tuple(np.atleast_1d(pass_at_k(counts[t][0], counts[t][1], tries)) for tries in (1, k))  # type: ignore[misc]
         for t in sorted(counts)
     }
 
 
-def _table(ps: Mapping[float, ArrayLike], k: int) -> Columns:
-    out: Columns = {}
+def _table(ps: Mapping[float, ArrayLike], k: int) -> PassColumns:
+    out: PassColumns = {}
     for temperature in sorted(ps):
         one = check_probabilities(ps[temperature], f"p at T = {temperature:g}")
         out[float(temperature)] = (one, np.asarray(exact_pass_at_k(one, k)))

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.stats.comparison import Level, PairedDifference, outcome_of, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature
 from sage_rlvr.stats.laws import t_ppf, t_sf
+from sage_rlvr.stats.passk import Floats
 
-Floats = NDArray[np.float64]
 PRICES = np.geomspace(1e-2, 1e4, 121)  # pass@k per pass@1: beyond the last, pass@1 alone decides
 TINY = 1e-15  # a standard error where seeds do not scatter
 NONE = np.zeros(0)
@@ -38,7 +37,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class HullMixture:
     """The best mixture at a pass@1. best: its policies; height: its pass@k; price: pass@k given up per pass@1 gained.
 
     slack: the height of the best mixture is at most `height + slack`."""
@@ -75,7 +74,7 @@ class AboveHull:
     samples.
     """
 
-    place: Place
+    place: HullMixture
     pass1: tuple[float, ...]
     arm: tuple[float, ...]
     ahead: Floats
@@ -105,7 +104,7 @@ def _points(rivals: Sequence[Lines]) -> list[_Point]:
     return found
 
 
-def on_hull(pass1: float, rivals: Sequence[Lines]) -> Place | None:
+def on_hull(pass1: float, rivals: Sequence[Lines]) -> HullMixture | None:
     """The best mixture per problem with at least this pass@1; None where no rival has a temperature that all its seeds share.
 
     A point is a rival at a temperature, its scores means over all seeds. Beyond the highest pass@1 the result is the highest
@@ -115,10 +114,10 @@ def on_hull(pass1: float, rivals: Sequence[Lines]) -> Place | None:
     return _place(pass1, points) if points else None
 
 
-def _place(pass1: float, points: Sequence[_Point]) -> Place:
+def _place(pass1: float, points: Sequence[_Point]) -> HullMixture:
     means = np.stack([one.seeds.mean(axis=0) for one in points])
     weights, height, price = best_line(pass1, means[:, 0], means[:, 1])
-    return Place(best=shares(weights, [(one.rival, one.temperature) for one in points]), height=height, price=price)
+    return HullMixture(best=shares(weights, [(one.rival, one.temperature) for one in points]), height=height, price=price)
 
 
 def shares(weights: Floats, names: Sequence[tuple[int, float]]) -> tuple[Share, ...]:

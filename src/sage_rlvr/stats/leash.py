@@ -23,16 +23,14 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval
 from sage_rlvr.stats.laws import beta_ppf
-from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.passk import Bools, Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.clusters import pooled_share, ratio_interval
 from sage_rlvr.stats.support import cells, exact_cells, share_of
-
-Bools = NDArray[np.bool_]
 
 SPLITS = 2000
 

@@ -18,12 +18,11 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.frontier import Counts
-from sage_rlvr.stats.hull import TINY, AboveHull, Halves, Place, best_line, shares
+from sage_rlvr.stats.frontier import RightCounts
+from sage_rlvr.stats.hull import TINY, AboveHull, Halves, HullMixture, best_line, shares
 from sage_rlvr.stats.intervals import SEED, least_seen
-from sage_rlvr.stats.passk import check_probabilities, curve, exact_pass_at_k, pass_at_all_k, pass_at_k
+from sage_rlvr.stats.passk import Floats, check_probabilities, curve, exact_pass_at_k, pass_at_all_k, pass_at_k
 
-Floats = NDArray[np.float64]
 Table = Mapping[float, ArrayLike]  # temperature -> probability of a right completion, one per problem (N,)
 SLACK = 1e-7  # in pass@k, at which the weights are good enough
 ROUNDS = 200
@@ -125,7 +124,7 @@ def _policies(rivals: Sequence[Sequence[Table]]) -> tuple[list[tuple[int, float]
     return names, np.array(rows)
 
 
-def on_mixtures(pass1: float, rivals: Sequence[Sequence[Table]], k: int) -> Place | None:
+def on_mixtures(pass1: float, rivals: Sequence[Sequence[Table]], k: int) -> HullMixture | None:
     """The best mixture per completion with at least this pass@1. rivals: of each a table per training seed, paired in order.
 
     None where no rival was evaluated at one temperature in all its seeds.
@@ -136,9 +135,9 @@ def on_mixtures(pass1: float, rivals: Sequence[Sequence[Table]], k: int) -> Plac
     return _place(best_mixture(ps, pass1, k), names)
 
 
-def _place(found: Mixture, names: Sequence[tuple[int, float]]) -> Place:
+def _place(found: Mixture, names: Sequence[tuple[int, float]]) -> HullMixture:
     best = shares(found.weights, names)
-    return Place(best=best, height=found.height, price=found.price, slack=found.slack)
+    return HullMixture(best=best, height=found.height, price=found.price, slack=found.slack)
 
 
 def above_mixtures(
@@ -262,8 +261,8 @@ class _Rival:
 
 
 def above_mixtures_of_counts(
-    arm: Sequence[Mapping[float, Counts]],
-    rivals: Sequence[Sequence[Mapping[float, Counts]]],
+    arm: Sequence[Mapping[float, RightCounts]],
+    rivals: Sequence[Sequence[Mapping[float, RightCounts]]],
     k: int,
     temperature: float = 1.0,
     *,
@@ -304,7 +303,7 @@ def above_mixtures_of_counts(
 
 
 def _rivals(
-    rivals: Sequence[Sequence[Mapping[float, Counts]]], seeds: int, guesser: ArrayLike | None
+    rivals: Sequence[Sequence[Mapping[float, RightCounts]]], seeds: int, guesser: ArrayLike | None
 ) -> list[_Rival]:
     """Every rival at every temperature at which all its seeds were evaluated, and the guesser."""
     found = []

@@ -14,6 +14,7 @@ from sage_rlvr.errors import DataError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _ROUNDING = 1e-6  # a sum of float32 probabilities may end this far outside [0, 1]
 _CHUNK = 2_000_000  # entries of a table made at a time

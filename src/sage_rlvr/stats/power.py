@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import SEED, bootstrap_means, difference_reach
 from sage_rlvr.stats.laws import chi2_ppf, f_sf, norm_ppf, t_ppf
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats
 
 EXACT_UP_TO = 12  # units whose 2^n sign patterns are all tried
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.store import is_store
-from sage_rlvr.evaluation.store.database import FILE
+from sage_rlvr.evaluation.store.schema import FILE
 from sage_rlvr.runs import RECORD, is_run, write_bytes_atomic, write_json_atomic, writing
 from sage_rlvr.runs.files import METRICS
 from sage_rlvr.safe_io import ARRAYS, read_bytes

@@ -191,7 +191,7 @@ def check_task(task: Any) -> None:
     check_class(f"task {type(task).__name__}", type(task))
 
 
-def check_class(who: str, kind: type) -> None:
+def check_class(who: str, kind: Any) -> None:
     """ConfigError for a class that does not inherit `Task`, lacks a member of it, or has only some of the methods of an ability.
 
     who: its name in error messages.
@@ -227,8 +227,8 @@ def _sources_outside(kind: type) -> list[str]:
         ) from error
 
 
-class Asked(Task):
-    """A task that a `PromptFormat` asks and reads. problem.asked: its text, or its messages."""
+class PromptedTask(Task):
+    """A task that a `PromptFormat` asks and reads. problem.question: its text, or its messages."""
 
     @abstractmethod
     def verify_all(self, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
@@ -236,11 +236,11 @@ class Asked(Task):
 
     def messages(self, problem: Any) -> Any:
         """The prompt as a conversation."""
-        return self._format.messages(problem.asked)
+        return self._format.messages(problem.question)
 
     def prompt(self, problem: Any) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
-        return self._format.plain(problem.asked)
+        return self._format.plain(problem.question)
 
     @property
     def _format(self) -> PromptFormat:
@@ -442,7 +442,29 @@ def different(
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "check_class", "check_task",
-    "different", "environment_of", "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready",
-    "reference", "replies", "stream", "turns_of", "verdicts", "words",
+    "MAX_NEW_TOKENS",
+    "NO_ANSWER",
+    "Guided",
+    "PromptedTask",
+    "Said",
+    "Task",
+    "Turn",
+    "answer_id",
+    "check_class",
+    "check_task",
+    "different",
+    "environment_of",
+    "gold_of",
+    "guided",
+    "hash_of",
+    "problems_of",
+    "prompt_messages",
+    "prompt_text",
+    "ready",
+    "reference",
+    "replies",
+    "stream",
+    "turns_of",
+    "verdicts",
+    "words",
 ]  # fmt: skip

@@ -20,7 +20,8 @@ BAR = Fraction(99, 100)
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """A row that a check names: problem id, label, and why. Checks hold it; the audit prints it."""
+    """A row that a check names: problem id, label, and why. Checks hold it; the audit prints it. `check_of`, `duplicates` and
+    audits of tasks make it."""
 
     problem_id: str
     label: str
@@ -29,8 +30,9 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good.
-    part: of the check before it. failed: what more than half of the answers that must be right failed by, a sentence each."""
+    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good. part: of the
+    check before it. failed: what more than half of the answers that must be right failed by, a sentence each. `Case.checks` and
+    audits of tasks make it; `AuditReport` holds it, and `sage_rlvr.contrib.audit.pages` prints it."""
 
     name: str
     good: float

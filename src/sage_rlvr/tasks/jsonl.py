@@ -30,7 +30,7 @@ from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
 from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.safe_io import read_text
-from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
+from sage_rlvr.tasks.base import NO_ANSWER, PromptedTask, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
@@ -63,12 +63,12 @@ def _loaded(reward: str) -> Callable[..., Any]:
     return function
 
 
-def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
+def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], question: Any) -> Verdict:
     """The `outcome` of the reward for one completion. A function of no known signature is called as score(completion, row)."""
     signature = signature_of(function)
     if signature is None:
         return outcome(lambda: function(completion, row), function)
-    given = RewardCall(completion, row, row.get("answer"), asked, chat=not isinstance(asked, str))
+    given = RewardCall(completion, row, row.get("answer"), question, chat=not isinstance(question, str))
     return outcome(lambda: call(function, signature, [given])[0], function)
 
 
@@ -77,16 +77,17 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """A row. asked: its problem, text or messages; answer: its gold, "" where it has none; row: all of it, as JSON has it."""
+    """A row. question: its problem, text or messages; answer: its gold, "" where it has none; row: all of it, as JSON has it.
+    `RewardTask.problems` makes it; its prompts and the reward read it."""
 
     problem_id: str
-    asked: str | tuple[Message, ...]
+    question: str | tuple[Message, ...]
     answer: str
     row: Mapping[str, Any] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class RewardTask(Asked):
+class RewardTask(PromptedTask):
     """The rows of a data set under a reward of the user's; the fields are those of `jsonl`."""
 
     file: str
@@ -129,12 +130,12 @@ class RewardTask(Asked):
 
     def messages(self, problem: RowProblem) -> list[Message]:
         """The prompt as a conversation: the format's, or the row's own."""
-        return (self.form or FORMATS["as_is"]).messages(problem.asked)
+        return (self.form or FORMATS["as_is"]).messages(problem.question)
 
     def prompt(self, problem: RowProblem) -> str:
         """The row's own text, or what the format makes of it."""
         if self.form is not None:
-            return self.form.plain(problem.asked)
+            return self.form.plain(problem.question)
         return "\n\n".join(message["content"] for message in self.messages(problem))
 
     def verify_all(self, pairs: Sequence[tuple[RowProblem, str]]) -> list[Verdict]:
@@ -142,7 +143,7 @@ class RewardTask(Asked):
         pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
-        verdicts = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
+        verdicts = pool.verify(zip(texts, rows, (p.question for p, _ in pairs), strict=True))
         return [self._verdict(p, text, verdict) for (p, _), text, verdict in zip(pairs, texts, verdicts, strict=True)]
 
     def _verdict(self, problem: RowProblem, text: str, verdict: Verdict) -> Verdict:
@@ -166,7 +167,7 @@ class RewardTask(Asked):
         self.verify(self.problems(split)[0], "")
 
     def answer_span(self, problem: RowProblem, text: str) -> tuple[int, int] | None:
-        """As `Asked` says; all of the text under the verifier "exact", which compares all of it."""
+        """As `PromptedTask` says; all of the text under the verifier "exact", which compares all of it."""
         whole = self.form is None and _place_of(self.reward) == ("", "exact")
         return (0, len(text)) if whole else super().answer_span(problem, text)
 

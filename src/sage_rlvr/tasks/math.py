@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import Asked
+from sage_rlvr.tasks.base import PromptedTask
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, MathProblem, MathSource, digest, problem_of, published
@@ -25,7 +25,7 @@ from sage_rlvr.verifiers.versions import version_hash
 
 
 @dataclass(frozen=True)
-class MathTask(Asked):
+class MathTask(PromptedTask):
     """A set of `SETS`, or rows of your own.
 
     source  its key in `SETS`, or a file, a folder or a Hub id (`sage_rlvr.tasks.datasets`)

@@ -29,7 +29,8 @@ TableRows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """One problem. answer: the gold. solved: what the source's worked solution ends with, where it has one. talk: its messages."""
+    """One problem. answer: the gold. solved: what the source's worked solution ends with, where it has one. talk: its messages.
+    `published` and `problem_of` make it; `MathTask` and its audit read it."""
 
     problem_id: str
     text: str
@@ -40,7 +41,7 @@ class MathProblem:
     talk: tuple[Message, ...] = field(default=(), compare=False)
 
     @property
-    def asked(self) -> str | list[Message]:
+    def question(self) -> str | list[Message]:
         """What a prompt format is given: the text, or the messages of a row that brings some."""
         return list(self.talk) or self.text
 
@@ -115,7 +116,8 @@ def rows_of(data: bytes) -> TableRows:
 
 @dataclass(frozen=True)
 class MathSource:
-    """Where a set comes from. local: its file in a folder; read: what makes problems of the rows of the pinned files.
+    """Where a set comes from. local: its file in a folder; read: what makes problems of the rows of the pinned files. `SETS` holds
+    one per published set; `MathTask` and `published` read it.
 
     sha256: `digest` of its problems. level: which alone are taken. integers: the golds' range where the rules of the contest
     fix one.

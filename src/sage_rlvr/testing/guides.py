@@ -80,8 +80,8 @@ def check_padding(guide: Guide, seed: int) -> None:
     left = run(guide, changed(given, lambda value: torch.cat([padding(value), value], dim=1)))
     assert torch.equal(left[:, 7:], run(guide, given)), f"left padding changes q; {READ}"
     middle = run(guide, changed(given, holed))
-    said = f"tokens of an environment in the middle of an episode change q; {READ}"
-    assert torch.equal(unholed(middle), run(guide, given)), said
+    message = f"tokens of an environment in the middle of an episode change q; {READ}"
+    assert torch.equal(unholed(middle), run(guide, given)), message
 
 
 def check_order(guide: Guide, seed: int) -> None:
@@ -89,8 +89,8 @@ def check_order(guide: Guide, seed: int) -> None:
     given = signals(seed)
     order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
     permuted = changed(given, lambda value: value[order], given.row_ids[order])
-    said = "the order of the rows changes q; draw noise with key and signals.row_ids, independent of the position of a row"
-    assert torch.equal(run(guide, permuted), run(guide, given)[order]), said
+    message = "the order of the rows changes q; draw noise with key and signals.row_ids, independent of the position of a row"
+    assert torch.equal(run(guide, permuted), run(guide, given)[order]), message
 
 
 def check_repeats(guide: Guide, seed: int) -> None:
@@ -112,18 +112,18 @@ def check_precision(guide: Guide, seed: int) -> None:
     """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
     given = signals(seed, dtype=torch.bfloat16)
     with _NoHalf():
-        found = run(guide, given)
+        q = run(guide, given)
     wide = run(guide, uncast(given, Tensor.double))
-    said = "float32 loses digits; keep sums and differences of numbers of one size, and clamp before exp"
-    assert torch.allclose(found.double(), wide.double(), rtol=0, atol=2e-6), said
+    message = "float32 loses digits; keep sums and differences of numbers of one size, and clamp before exp"
+    assert torch.allclose(q.double(), wide.double(), rtol=0, atol=2e-6), message
 
 
 def check_rows_apart(guide: Guide, seed: int) -> None:
     """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
     given = signals(seed)
     part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
-    said = "q depends on other rows; declare depends_on = 'batch', or use one row at a time"
-    assert torch.equal(run(guide, part), run(guide, given)[2:4]), said
+    message = "q depends on other rows; declare depends_on = 'batch', or use one row at a time"
+    assert torch.equal(run(guide, part), run(guide, given)[2:4]), message
 
 
 OTHER_LOGPS = (-0.01, -1.5, -20.0)  # of a drawn token: likely, usual, rare
@@ -137,19 +137,20 @@ def check_dependence(guide: Guide, seed: int) -> None:
     if guide.depends_on == "nothing":
         other = signals(seed + 1, len(given.mask), len(columns))
         values = {name: torch.where(given.mask, torch.nan_to_num(getattr(other, name)), math.nan) for name in SIGNALS}
-        said = "depends_on = 'nothing', but q changes with the signals; declare 'state', 'token' or 'batch'"
-        assert torch.equal(run(guide, replace(given, **values)), q), said
+        message = "depends_on = 'nothing', but q changes with the signals; declare 'state', 'token' or 'batch'"
+        assert torch.equal(run(guide, replace(given, **values)), q), message
     if guide.depends_on in ("nothing", "state"):
         for t in columns:
             for value in OTHER_LOGPS:
-                found = run(guide, _with(given, dict.fromkeys(LOGPS, value), slice(t, t + 1)))
-                assert torch.equal(found[:, t], q[:, t]), (
+                changed_q = run(guide, _with(given, dict.fromkeys(LOGPS, value), slice(t, t + 1)))
+                assert torch.equal(changed_q[:, t], q[:, t]), (
                     f"depends_on = {guide.depends_on!r}, but q of token {t} changes when only the log-prob of that drawn token "
                     "does; declare depends_on = 'token'"
                 )
     for t in columns if not guide.looks_ahead else ():
-        found = run(guide, _with(given, dict.fromkeys(LOGPS, -1.5) | {"entropies": 0.7, "ref_entropies": 0.7}, slice(t + 1, None)))
-        assert torch.equal(found[:, : t + 1], q[:, : t + 1]), (
+        later = dict.fromkeys(LOGPS, -1.5) | {"entropies": 0.7, "ref_entropies": 0.7}
+        changed_q = run(guide, _with(given, later, slice(t + 1, None)))
+        assert torch.equal(changed_q[:, : t + 1], q[:, : t + 1]), (
             f"q up to token {t} changes with signals of later tokens; declare looks_ahead = True, or read what stands before"
         )
 
@@ -159,12 +160,12 @@ def check_needs(guide: Guide, seed: int) -> None:
     given = signals(seed)
     q = run(guide, given)
     for name in {"ref_logps", "entropies", "ref_entropies"}.difference(guide.needs):
-        said = f"q reads Signals.{name}, which needs = {sorted(guide.needs)} does not declare; add {name!r} to needs"
+        message = f"q reads Signals.{name}, which needs = {sorted(guide.needs)} does not declare; add {name!r} to needs"
         try:
-            found = run(guide, replace(given, **{name: None}))
+            without = run(guide, replace(given, **{name: None}))
         except Exception as error:
-            raise AssertionError(said) from error
-        assert torch.equal(found, q), said
+            raise AssertionError(message) from error
+        assert torch.equal(without, q), message
 
 
 def _with(given: Signals, values: Mapping[str, float], where: slice) -> Signals:

@@ -61,10 +61,10 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
     start = start_of({kind: part})
     if not start:
         return part(*args)
-    found, after = called(part, kind, start, torch.device("cpu"), *args)
+    value, after = called(part, kind, start, torch.device("cpu"), *args)
     again, same = called(part, kind, start, torch.device("cpu"), *args)
     before, own = start_of({kind: part})[kind], after[kind]
-    assert torch.equal(found, again) and equal(own, same[kind]), (
+    assert torch.equal(value, again) and equal(own, same[kind]), (
         "the same state must give the same value and the same new state"
     )
     assert equal(start[kind], before), "the given state was modified; return a new one"
@@ -72,7 +72,7 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
         "the new state must have the names and dtypes of the initial one"
     )
     assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state must be finite"
-    return found
+    return value
 
 
 def equal(one: PartState, other: PartState) -> bool:

@@ -13,7 +13,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
-    Asked,
+    PromptedTask,
     Said,
     Task,
     ready,
@@ -40,7 +40,7 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
             f"the task {task.name}; lower rollout.prompts_per_step, or give the task more problems"
         )
     if config.method.reward_source is not None:  # of rows all, so that the run does not meet one without a gold on its way
-        for problem in problems if isinstance(task, Asked) else problems[:1]:
+        for problem in problems if isinstance(task, PromptedTask) else problems[:1]:
             reference(task, problem)
     return task, problems
 

@@ -80,6 +80,7 @@ _NOTHING = {r"\emptyset", r"\varnothing", r"\{\}"}
 
 def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
     """The verdict on one bare answer. `parsed`: the answer, if it is parsed already."""
+    # first, since the parsers recurse into brackets, and turn long numbers into integers in quadratic time
     if max(depth(answer), depth(gold)) > MAX_DEPTH:
         return unsure(f"brackets nested deeper than {MAX_DEPTH}")
     if too_long(answer) or too_long(gold):
@@ -109,6 +110,7 @@ def _rewritten(text: str, other: str) -> str:
 
 def _decide(answer: str, gold: str, levels: int, parsed: Any | None = None) -> Verdict:
     """The readers in turn, what is most definite first; the last is algebra."""
+    # words and notations before algebra, which reads the letters of a word as a product
     verdict = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
     if verdict is None and levels:
         verdict = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
@@ -252,7 +254,7 @@ def _near(exact: str, rounded: str) -> bool:
         return False
     decimals = len(rounded.strip().partition(".")[2]) if rational(rounded.strip()) else 0
     slack = max(0.5 * 10.0**-decimals if abs(N(other)) >= 1 or decimals else 0.0, 0.01 * float(abs(N(one))))
-    return bool(abs(N(one - other, 30)) <= slack)
+    return bool(abs(N(one - other, 30)) <= slack)  # 30 digits: a difference of nearly equal numbers has few in float64
 
 
 def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
@@ -269,6 +271,7 @@ def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
     if (mine is None and _has_relation(answer)) or (theirs is None and _has_relation(gold)):
         return None
     verdict = WRONG
+    # the last value first: behind signs of approximation it is the one that is meant as the answer
     for value, wanted in product(mine[1][::-1] if mine else [answer], theirs[1][::-1] if theirs else [gold]):
         verdict = _decide(value, wanted, levels)
         if verdict.label != "wrong":
@@ -358,7 +361,7 @@ def verify_math(
         return prepared
     try:
         return _judge_anywhere(completion, bare(gold)) if prepared is None else _compare(*prepared.key[:2])
-    except Exception as error:
+    except Exception as error:  # the parser and sympy raise almost any class on a text; an exception is no "wrong"
         return unsure(type(error).__name__)
 
 

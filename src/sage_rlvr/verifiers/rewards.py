@@ -70,7 +70,8 @@ def answered(text: str, reading: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class MathReward:
-    r"""A reward function for mathematics: callable, picklable, safe in threads, asyncio and Ray actors.
+    r"""A reward function for mathematics: callable, picklable, safe in threads, asyncio and Ray actors. Users and runs on TRL make
+    it; TRL's trainers call it.
 
     answer_in, tag, closed  where the answer must stand, as in `verify_math`
     column                  the column of golds, when the data set has more than one of answer, solution, ground_truth

@@ -52,8 +52,8 @@ def version_hash(verifier: str, **settings: Any) -> str:
     those of a verifier of contrib. The verifier's own limits are added behind them, and of "math" the releases of its libraries.
     KeyError for a name without a version.
     """
-    places = (place.partition(":") for place in _LIMITS[verifier])
-    limits = [getattr(importlib.import_module(module), name) for module, _, name in places]
+    paths = (path.partition(":") for path in _LIMITS[verifier])
+    limits = [getattr(importlib.import_module(module), name) for module, _, name in paths]
     settings["limits"] = [*settings.get("limits", ()), *limits]
     if verifier == "math":
         settings["libraries"] = math_libraries()

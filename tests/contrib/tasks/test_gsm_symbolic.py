@@ -81,10 +81,10 @@ def test_problems_are_a_function_of_their_place_and_splits_share_no_question(pac
     assert task.examples("train", 3, 5, 10) == task.examples("train", 3, 0, 15)[5:]
     assert [p for p, _ in task.examples("test", 3, 0, 20)] == task.draw("test", 3, 20) != task.draw("test", 4, 20)
     found = {split: task.first(split, 60) for split in ("train", "validation", "test")}
-    questions = [p.asked for rows in found.values() for p in rows]
+    questions = [p.question for rows in found.values() for p in rows]
     assert len(set(questions)) == 180
     for split, rows in found.items():
-        assert {split_of(p.asked) for p in rows} == {split} and {p.template for p in rows} == {0, 1, 25}
+        assert {split_of(p.question) for p in rows} == {split} and {p.template for p in rows} == {0, 1, 25}
         assert all(task.problem_of(p.problem_id) == p for p in rows)
     assert {p.template for p in GsmSymbolic().draw("test", 1, 50)} == {0, 1}
     assert {p.template for p in GsmSymbolic("unseen").draw("test", 1, 50)} == {25}
@@ -93,13 +93,13 @@ def test_problems_are_a_function_of_their_place_and_splits_share_no_question(pac
 def test_worked_answers_are_right_and_end_where_the_verifier_reads(package: None) -> None:
     task = GsmSymbolic()
     ((problem, text), *_) = task.examples("train", 0, 0, 1)
-    a, b = (int(word.strip("?")) for word in problem.asked.split(": ")[1].split(" and "))
+    a, b = (int(word.strip("?")) for word in problem.question.split(": ")[1].split(" and "))
     assert text == f"First {a} and {b}.\nSo {a} + {b} = {a + b}\n\nThe answer is $\\boxed{{{a + b}}}$."
     spelled = (text, f"\\boxed{{{a + b}.0}}", f"\\boxed{{{a + b + 1}}}", f"It is {a + b}.")
     assert [task.verify(problem, one).right for one in spelled] == [True, True, False, False]
     assert [task.answer_key(problem, one) for one in spelled] == [str(a + b), str(a + b), str(a + b + 1), None]  # one right answer
     assert task.reference(problem) == str(a + b) and task.golds([problem]) == [str(a + b)]
-    assert task.messages(problem)[-1] == {"role": "user", "content": problem.asked}
+    assert task.messages(problem)[-1] == {"role": "user", "content": problem.question}
     chance = chance_of(task, task.draw("test", 1, 20))
     assert chance is not None and chance.law == "golds"
 

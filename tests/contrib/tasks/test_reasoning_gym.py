@@ -88,7 +88,7 @@ def test_a_task_that_names_no_answer_is_judged_by_its_scorer(package: None):
 def test_golds_are_right_and_other_answers_are_not():
     task = ReasoningGym("leg_counting", count=3, settings={"max_animals": 4})
     problems = task.problems()
-    assert problems == task.problems() and len({problem.asked for problem in problems}) == 3
+    assert problems == task.problems() and len({problem.question for problem in problems}) == 3
     golds = [(problem, task.form.assistant("so", problem.answer)) for problem in problems]
     others = [(problem, rf"\boxed{{{int(problem.answer) + 1}}}") for problem in problems]
     with task.pool:

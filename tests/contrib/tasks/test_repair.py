@@ -53,7 +53,7 @@ def test_another_right_edit_counts_and_the_prompt_shows_what_a_test_said() -> No
     task = Repair()
     one = next(p for p in task.problems() if p.family == "power" and p.kind == "start")
     assert one.said in task.prompt(one) and one.said not in Repair(trace=False).prompt(one)
-    assert task.prompt(one).startswith(numbered(one.source)) and task.messages(one)[0]["content"].endswith(task.asked(one))
+    assert task.prompt(one).startswith(numbered(one.source)) and task.messages(one)[0]["content"].endswith(task.question(one))
     undone = edit_to(one.source, one.fixed)
     other = undone.replace("result = ", "result = 0 + ")
     assert other != undone and task.verify(one, other).right

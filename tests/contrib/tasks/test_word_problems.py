@@ -109,7 +109,7 @@ def test_what_is_drawn_is_within_its_bounds_and_all_its_right_answers_are_listed
     assert all(world.verify(problem, one).right for one in solutions)
     assert set(problem.values.values()) <= set(range(1, world.max_value + 1))
     people = sorted(problem.values)
-    assert len(people) in world.people and len(problem.given) == world.given and problem.asked not in problem.given
+    assert len(people) in world.people and len(problem.given) == world.given and problem.queried not in problem.given
     assert len(problem.facts) == len(people) - 1 + world.loops + world.given
     assert world.ways[0] <= len(solutions) <= world.ways[1] and problem.blind <= world.blind
     assert all(len(TOKENIZER.encode(one)) < world.max_new_tokens for one in solutions)
@@ -140,7 +140,7 @@ def test_the_same_story_told_anew_lies_in_the_same_split(index: int, names: list
             gap = problem.values[fact.who] - problem.values[fact.other]
             told = Fact(told.other, abs(gap), BACK["+" if gap > 0 else "-"], told.who)
         facts.append(told)
-    again = Story((*facts[turn:], *facts[:turn]), to[problem.asked])
+    again = Story((*facts[turn:], *facts[:turn]), to[problem.queried])
     assert bucket(again) == bucket(problem) and sorted(map(len, again.chains)) == sorted(map(len, problem.chains))
 
 

@@ -225,7 +225,7 @@ def test_clip_cov_leaves_out_tokens_of_its_window_alone():
 
 
 def test_a_method_has_one_token_weight():
-    with pytest.raises(ConfigError, match="Steer is there twice, or another token weight: keep one of the two"):
+    with pytest.raises(ConfigError, match="Steer is one of two token weights, and a method has one: keep one of the two"):
         replace(steer(), extras=(Steer(), Eapo()))
 
 

@@ -22,10 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
+from sage_rlvr.stats.passk import Floats, Ints
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Table = tuple[tuple[str, str], ...]
 
 # (class, regex that the whole token must match), the first that fits decides. Tokens are read as text, with blanks at
@@ -129,7 +128,8 @@ def token_anatomy(
     `band` is the guide's (q_min, q_max), `top` the share of tokens that counts as a signal's highest. Raises DataError
     for unequal lengths, no tokens, values that are not finite, or q outside the band.
     """
-    h, s = _signal(entropies, "entropies", len(tokens)), _signal(surprisals, "surprisals", len(tokens))
+    h = _signal(entropies, "entropies", len(tokens))
+    s = _signal(surprisals, "surprisals", len(tokens))
     factor = None if q is None else _signal(q, "q", len(tokens))
     edge = 1e-6 * band[1]  # a float32 1.4 is not 1.4
     if factor is not None and (factor.min() < band[0] - edge or factor.max() > band[1] + edge):
@@ -141,12 +141,14 @@ def token_anatomy(
     names = np.array(classify(tokens, table))
     marks = None if factor is None else _marks(factor, band, edge)
     highest = np.stack([_highest(h, top), _highest(s, top)])
-    whole = _intervals(h, s, marks, problems, seed)
+    overall = _intervals(h, s, marks, problems, seed)
     columns = _Columns(h, s, factor, marks, highest)
     of = None if problems is None else clusters(problems)
-    rows = [_row(name, names == name, columns, quantiles, of, seed) for name in np.unique(names).tolist()]
-    classes = tuple(sorted(rows, key=lambda row: -row.tokens))
-    return Anatomy(classes=classes, tokens=len(h), top=top, correlation=_spearman(h, s), **whole)
+    classes = []
+    for name in np.unique(names).tolist():
+        classes.append(_row(name, names == name, columns, quantiles, of, seed))
+    classes.sort(key=lambda row: -row.tokens)
+    return Anatomy(classes=tuple(classes), tokens=len(h), top=top, correlation=_spearman(h, s), **overall)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +165,11 @@ class _Columns:
 def _row(
     name: str, inside: NDArray[np.bool_], c: _Columns, quantiles: Sequence[float], of: tuple[Ints, int] | None, seed: int
 ) -> ClassAnatomy:  # fmt: skip
-    raised, lowered, clamped = [None] * 3 if c.marks is None else c.marks[:, inside].mean(axis=1).tolist()
-    top_h, top_s = (c.highest[:, inside].sum(axis=1) / c.highest.sum(axis=1)).tolist()
+    raised = lowered = clamped = None
+    if c.marks is not None:
+        raised, lowered, clamped = c.marks[:, inside].mean(axis=1).tolist()
+    top_shares = c.highest[:, inside].sum(axis=1) / c.highest.sum(axis=1)
+    top_h, top_s = top_shares.tolist()
     return ClassAnatomy(
         name=name,
         tokens=int(inside.sum()),
@@ -185,21 +190,27 @@ def _row(
 def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, seed: int) -> dict[str, Interval]:
     """Each number of a class with its interval over problems; the ranks of the correlation are held as they are."""
 
-    def by_problem(values: ArrayLike, kept: NDArray[np.bool_] = inside) -> Floats:
-        return np.bincount(of[kept], np.broadcast_to(np.asarray(values, dtype=float), (len(of),))[kept], n)
+    def by_problem(values: Floats) -> Floats:
+        """Sums over the class's tokens of each problem."""
+        return np.bincount(of[inside], values[inside], n)
 
-    every, tokens = np.ones(len(of), dtype=bool), by_problem(1.0)
-    signals = {"entropy": c.h, "surprisal": c.s} | ({} if c.q is None else {"q": c.q})
-    tops = dict(zip(("top_entropy", "top_surprisal"), c.highest, strict=True))
-    marks = {} if c.marks is None else dict(zip(MARKS, c.marks, strict=True))
-    told = _rank_correlation(c.h[inside], c.s[inside], of[inside], seed)
-    return (
-        {"share": pooled_share(tokens, by_problem(1.0, every), seed=seed)}
-        | {name: ratio_interval(by_problem(signal), tokens, seed=seed) for name, signal in signals.items()}
-        | {name: pooled_share(by_problem(top), by_problem(top, every), seed=seed) for name, top in tops.items()}
-        | {name: pooled_share(by_problem(mark), tokens, seed=seed) for name, mark in marks.items()}
-        | ({} if told is None else {"correlation": told})
-    )
+    ones = np.ones(len(of))
+    tokens = by_problem(ones)
+    found = {"share": pooled_share(tokens, np.bincount(of, ones, n), seed=seed)}
+    signals = {"entropy": c.h, "surprisal": c.s}
+    if c.q is not None:
+        signals["q"] = c.q
+    for name, signal in signals.items():
+        found[name] = ratio_interval(by_problem(signal), tokens, seed=seed)
+    for name, top in zip(("top_entropy", "top_surprisal"), c.highest, strict=True):
+        found[name] = pooled_share(by_problem(top), np.bincount(of, top, n), seed=seed)
+    if c.marks is not None:
+        for name, mark in zip(MARKS, c.marks, strict=True):
+            found[name] = pooled_share(by_problem(mark), tokens, seed=seed)
+    correlation = _rank_correlation(c.h[inside], c.s[inside], of[inside], seed)
+    if correlation is not None:
+        found["correlation"] = correlation
+    return found
 
 
 def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 0.95) -> Interval | None:
@@ -209,19 +220,24 @@ def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 
     if not np.isfinite(value) or len(problems) < 2:
         return None
     x, y = (scipy.stats.zscore(scipy.stats.rankdata(v)) for v in (a, b))
-    moments = np.stack([np.bincount(where, v) for v in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
+    powers = (np.ones_like(x), x, y, x * x, y * y, x * y)
+    moments = np.stack([np.bincount(where, power) for power in powers], axis=1)
     n, sx, sy, sxx, syy, sxy = bootstrap_means(moments, resamples=RESAMPLES, seed=seed).T
-    scale = np.sqrt(np.maximum((n * sxx - sx * sx) * (n * syy - sy * sy), 0.0))
-    drawn = (n * sxy - sx * sy)[scale > 1e-12] / scale[scale > 1e-12]
+    variances = (n * sxx - sx * sx) * (n * syy - sy * sy)
+    scale = np.sqrt(np.maximum(variances, 0.0))
+    defined = scale > 1e-12
+    drawn = (n * sxy - sx * sy)[defined] / scale[defined]
     # influence of a token on a correlation of standardized values: x y - r (x^2 + y^2) / 2
-    away = np.bincount(where, x * y - value * (x * x + y * y) / 2) / moments[:, 0].mean()
+    influence = x * y - value * (x * x + y * y) / 2
+    away = np.bincount(where, influence) / moments[:, 0].mean()
     low, high = bca(value + away, np.clip(drawn, -1.0, 1.0), level)
     return Interval(value=value, low=low, high=high, level=level, over="problems", n=len(problems))
 
 
 def _marks(q: Floats, band: tuple[float, float], edge: float) -> Floats:
     """(3, M) of 0 and 1: q above 1, below 1, at either end of the band."""
-    return np.stack([q > 1 + edge, q < 1 - edge, (q >= band[1] - edge) | (q <= band[0] + edge)]).astype(float)
+    clamped = (q >= band[1] - edge) | (q <= band[0] + edge)
+    return np.stack([q > 1 + edge, q < 1 - edge, clamped]).astype(float)
 
 
 def _intervals(
@@ -234,25 +250,31 @@ def _intervals(
         raise DataError(f"{len(problems)} problems for {len(h)} tokens; name the problem of each token.")
     of, n = clusters(problems)
     each = [_spearman(h[of == i], s[of == i]) for i in range(n)]
-    if told := [r for r in each if np.isfinite(r)]:  # a problem of one token, or of equal values, has no correlation
-        found["correlation_by_problem"] = mean_interval(told, seed=seed)
-    for name, mark in () if marks is None else zip(MARKS, marks, strict=True):
+    defined = [r for r in each if np.isfinite(r)]  # a problem of one token, or of equal values, has no correlation
+    if defined:
+        found["correlation_by_problem"] = mean_interval(defined, seed=seed)
+    if marks is None:
+        return found
+    tokens = np.bincount(of, minlength=n)
+    for name, mark in zip(MARKS, marks, strict=True):
         if name in found:
-            found[name] = pooled_share(np.bincount(of, mark, n), np.bincount(of, minlength=n), seed=seed)
+            found[name] = pooled_share(np.bincount(of, mark, n), tokens, seed=seed)
     return found
 
 
 def _highest(values: Floats, share: float) -> Floats:
     """(M,) weight 1 for tokens in the top share, 0 for the rest; tokens tied at the edge share what is left."""
     wanted = share * len(values)
-    cut = np.sort(values)[::-1][min(int(np.ceil(wanted)) - 1, len(values) - 1)]
+    rank = min(int(np.ceil(wanted)) - 1, len(values) - 1)
+    cut = np.sort(values)[::-1][rank]
     above, tied = values > cut, values == cut
     return above + tied * (wanted - above.sum()) / tied.sum()
 
 
 def _spread(values: Floats, quantiles: Sequence[float]) -> TokenSpread:
-    found = np.quantile(values, quantiles).tolist()
-    return TokenSpread(mean=float(values.mean()), quantiles=dict(zip(map(float, quantiles), found, strict=True)))
+    levels = [float(level) for level in quantiles]
+    at_levels = np.quantile(values, levels).tolist()
+    return TokenSpread(mean=float(values.mean()), quantiles=dict(zip(levels, at_levels, strict=True)))
 
 
 def _spearman(a: Floats, b: Floats) -> float:

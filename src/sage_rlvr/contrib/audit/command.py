@@ -70,17 +70,17 @@ class Audit(Command):
             from sage_rlvr.contrib.audit import NAMES
 
             raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, reasoning_gym:NAME, or a .jsonl file")
-        found = []
+        reports = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
             if name.endswith((".yaml", ".yml")) and (prompt := _prompt_of(name)):
                 session.say(prompt)
             with reporting(session.note, f"audit: checking the verifier on {name}"):
-                found.append(self._pairs(name) if own_pairs else self._task(name))
-            session.say(*lines_of(found[-1], 50 if self.listed is None else self.listed))
-        return self._finish(found, session)
+                reports.append(self._pairs(name) if own_pairs else self._task(name))
+            session.say(*lines_of(reports[-1], 50 if self.listed is None else self.listed))
+        return self._finish(reports, session)
 
-    def _finish(self, found: list[Audited], session: Session) -> int:
+    def _finish(self, reports: list[Audited], session: Session) -> int:
         from sage_rlvr.contrib.audit import write_page
         from sage_rlvr.runs import writing
 
@@ -88,9 +88,9 @@ class Audit(Command):
             names = [one.name for one in fields(self) if one.name not in ("tasks", "listed", "out")]
             options = [word for name in names if (option := self.changed(name)) for word in (option, getattr(self, name))]
             with writing("page", self.out, 1 << 20):
-                write_page(found, self.out, suggest("audit", *self.tasks, *options))
+                write_page(reports, self.out, suggest("audit", *self.tasks, *options))
             session.say(f"page: {self.out}")
-        return 0 if all(one.passed for one in found) else 2
+        return 0 if all(one.passed for one in reports) else 2
 
     def _reward(self, reward: str, session: Session) -> Audited:
         from sage_rlvr.contrib.audit import PAIRS, lines_of
@@ -105,11 +105,11 @@ class Audit(Command):
         with reporting(session.note, f"audit: calling the reward {reward}"):
             common: dict[str, Any] = {name: getattr(self, name) for name in ("signature", "right_from", "seconds", "python")}
             if self.rows is None:
-                found = audit_reward_on_pairs(reward, **common)
+                report = audit_reward_on_pairs(reward, **common)
             else:
-                found = audit_reward(reward, self.rows, gold=self.gold, problems=self.problems, k=self.k, **common)
-        session.say(*lines_of(found, 3 if self.listed is None else self.listed))
-        return found
+                report = audit_reward(reward, self.rows, gold=self.gold, problems=self.problems, k=self.k, **common)
+        session.say(*lines_of(report, 3 if self.listed is None else self.listed))
+        return report
 
     def _pairs(self, file: str) -> Audited:
         from sage_rlvr.contrib.audit.pairs import audit_file
@@ -171,8 +171,8 @@ class Verify(Command):
             raise ConfigError("verify: pass either GOLD and ANSWER or --file ROWS")
         if self.file is not None:
             session.note(f"verify: reading {self.file}")
-            told = verify_lines(self.file, self.answer_in or "boxed", self.tag, partial(counting, session.err, "verify"))
-            session.say_plainly(told)
+            lines = verify_lines(self.file, self.answer_in or "boxed", self.tag, partial(counting, session.err, "verify"))
+            session.say_plainly(lines)
             return 0
         options = {"answer_in": self.answer_in or "whole", "tag": self.tag}
         try:

@@ -61,7 +61,7 @@ def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, location: 
     read, other = place_in_words(location, form.tag), 0
     rows, silent = [], 0
     for problem in problems:
-        requested = asked_places(form.plain(problem.asked))
+        requested = asked_places(form.plain(problem.question))
         same = requested.get(location)
         if same is not None and (location != "tag" or same == form.tag):
             continue

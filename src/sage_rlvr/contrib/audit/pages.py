@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from sage_rlvr.escaping import escaped
+from sage_rlvr.progress import Counting
 from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words
 
-Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
 
 
-def lines_of(found: AuditReport, listed: int = 50) -> list[str]:
+def lines_of(report: AuditReport, listed: int = 50) -> list[str]:
     """The audit for a terminal: what most answers of a check failed by; a line per check, and below it the ids and reasons of at
     most `listed` rows."""
-    lines = [*(sentence for check in found.checks for sentence in check.failed), f"{found.task}: {found.head}"]
-    for check in found.checks:
+    lines = [*(sentence for check in report.checks for sentence in check.failed), f"{report.task}: {report.head}"]
+    for check in report.checks:
         name, count = "  " * check.part + check.name, _count(check)
         note = f"  ({check.note})" if check.note else ""
         mark = _mark(check, "  ok", "  BELOW 99 %")
@@ -32,7 +32,7 @@ def lines_of(found: AuditReport, listed: int = 50) -> list[str]:
         lines += [f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]]
         if len(rows) > listed:
             lines.append(f"      and {len(check.rows) - listed} more")
-    return [*lines, "passed" if found.passed else NOT_PASSED]
+    return [*lines, "passed" if report.passed else NOT_PASSED]
 
 
 def _mark(check: Check, passed: str, below: str) -> str:
@@ -54,7 +54,7 @@ def _shown(check: Check) -> tuple[AuditFinding, ...]:
     return check.rows
 
 
-def page_of(found: Sequence[AuditReport], command: str) -> str:
+def page_of(reports: Sequence[AuditReport], command: str) -> str:
     """The audits as a Markdown page: a table of figures a task, then every row that a check names, ids and reasons only."""
     lines = [
         "# Audits of the verifiers", "",
@@ -62,7 +62,7 @@ def page_of(found: Sequence[AuditReport], command: str) -> str:
         "good in every check. What the checks are stands in [tasks.md](tasks.md). Worked solutions, which some checks read, come "
         "with the files of the Hub; a folder in `SAGE_RLVR_DATA` need not have them, and those checks then count fewer rows.", "",
     ]  # fmt: skip
-    for one in found:
+    for one in reports:
         lines += section_of(one)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -90,10 +90,10 @@ def _row(check: Check) -> str:
     return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
 
 
-def write_page(found: Sequence[AuditReport], path: Path, command: str) -> None:
+def write_page(reports: Sequence[AuditReport], path: Path, command: str) -> None:
     """`page_of` into a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page_of(found, command), encoding="utf-8")
+    path.write_text(page_of(reports, command), encoding="utf-8")
 
 
 def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None = None, batch: int = 2048) -> list[str]:
@@ -113,10 +113,10 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
     judged = [f"{row[0]}\t{verdict.label}\t{verdict.reason}" for row, verdict in zip(rows, verdicts, strict=True)]
     left = [row[1:] for row, verdict in zip(rows, verdicts, strict=True) if verdict.unanswered]
 
-    def found() -> Elsewhere | None:
+    def search() -> Elsewhere | None:
         return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
 
-    failed = [sentence for _, sentence in reasons.problems(location=place_in_words(answer_in, tag), search=found)]
+    failed = [sentence for _, sentence in reasons.problems(location=place_in_words(answer_in, tag), search=search)]
     none = f" ({reasons.unanswered} without an answer)" if reasons.unanswered else ""
     count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
     return [*failed, taken, *judged, count]

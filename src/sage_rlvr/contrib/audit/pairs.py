@@ -37,7 +37,8 @@ from sage_rlvr.verifiers.pool import Pool, shared
 
 @dataclass(frozen=True, slots=True)
 class AnswerPair:
-    """An answer and a gold. right: whether they are one. written: "first", "second" or "reported"."""
+    """An answer and a gold. right: whether they are one. written: "first", "second" or "reported". `read_pairs` makes it of
+    pairs.tsv; `rates` reads it."""
 
     pair_id: str
     written: str
@@ -76,8 +77,8 @@ def audit_pairs() -> AuditReport:
         checks += rates(f": math-verify {version('math-verify')} alone", pairs, _judged(pool, pairs), rows=False)
     others = lm_eval_verdicts([(pair.answer, pair.gold) for pair in pairs])
     for rule, verdicts in (others or {}).items():
-        told = [Verdict("right" if right else "wrong", rule) for right in verdicts]
-        checks += rates(f": lm-eval {rule}", pairs, told, rows=False)
+        judged = [Verdict("right" if right else "wrong", rule) for right in verdicts]
+        checks += rates(f": lm-eval {rule}", pairs, judged, rows=False)
     equal = sum(pair.right for pair in pairs)
     head = f"{len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
     return AuditReport("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
@@ -100,23 +101,23 @@ def rows_of(path: Path) -> list[FileRow]:
     """The pairs of a file. DataError names the row and the field of what cannot be used."""
     rows = read(DataSource(path=str(path)))
     placed = enumerate(zip(rows.rows, rows.locations, strict=True))
-    return [_row(row, str(row.get("id", number)), place) for number, (row, place) in placed]
+    return [_row(row, str(row.get("id", number)), where) for number, (row, where) in placed]
 
 
 def _row(row: Mapping[str, Any], name: str, where: str) -> FileRow:
     lacking = [field for field in ("gold", "answer", "right") if row.get(field) is None]
     if lacking:
         raise DataError(f"{where}: no {', no '.join(lacking)}; a pair has gold, answer (a completion), right (true or false)")
-    right, place = {"true": True, "false": False}.get(str(row["right"]).lower()), row.get("place") or "boxed"
+    right, location = {"true": True, "false": False}.get(str(row["right"]).lower()), row.get("place") or "boxed"
     if right is None:
         raise DataError(f"{where}, right: {row['right']!r:.60}; write true or false")
-    if place not in get_args(AnswerPlace):
-        raise DataError(f"{where}, place: {place!r:.60} is no place for an answer: {', '.join(get_args(AnswerPlace))}")
+    if location not in get_args(AnswerPlace):
+        raise DataError(f"{where}, place: {location!r:.60} is no place for an answer: {', '.join(get_args(AnswerPlace))}")
     try:
         gold = gold_of(row["gold"])[0]
     except ValueError as error:
         raise DataError(f"{where}, gold: {error}") from error
-    reading = {"answer_in": place} | ({"tag": str(row["tag"])} if row.get("tag") else {})
+    reading = {"answer_in": location} | ({"tag": str(row["tag"])} if row.get("tag") else {})
     kind, debatable = str(row.get("note") or row.get("kind") or ""), str(row.get("debatable") or "").lower() in ("true", "1")
     return FileRow(name, str(row["answer"]), gold, right, reading, kind, debatable)
 
@@ -146,9 +147,9 @@ def _of_rows(
     name: str, rows: Sequence[FileRow], verdicts: Sequence[Verdict], some: Sequence[int], bar: bool = False
 ) -> list[Check]:
     pairs = [AnswerPair(rows[i].pair_id, "", rows[i].right, rows[i].completion, rows[i].gold) for i in some]
-    said = [verdicts[i] for i in some]
-    undecided = check_of(f"decided{name}", [(pair.pair_id, one) for pair, one in zip(pairs, said, strict=True)], "decided")
-    return [*rates(name, pairs, said, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
+    results = [verdicts[i] for i in some]
+    undecided = check_of(f"decided{name}", [(pair.pair_id, one) for pair, one in zip(pairs, results, strict=True)], "decided")
+    return [*rates(name, pairs, results, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
 
 
 def _kinds(rows: Sequence[FileRow], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
@@ -157,8 +158,9 @@ def _kinds(rows: Sequence[FileRow], ours: Sequence[Verdict], theirs: Sequence[Ve
     for number, row in enumerate(rows):
         kinds.setdefault(row.kind, []).append(number)
     counted = {
-        kind: [sum(said[i].right == rows[i].right for i in some) for said in (ours, theirs)] for kind, some in kinds.items() if kind
-    }
+        kind: [sum(results[i].right == rows[i].right for i in some) for results in (ours, theirs)]
+        for kind, some in kinds.items() if kind
+    }  # fmt: skip
     missed = [kind for kind, both in counted.items() if min(both) < len(kinds[kind])]
     if missed:
         mine, other = (sum(counted[kind][side] for kind in missed) for side in (0, 1))
@@ -177,19 +179,19 @@ def rates(
     name: str, pairs: Sequence[AnswerPair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True
 ) -> list[Check]:
     """The checks of the equal and of the different pairs, with the rate of misses and its interval."""
-    found = []
-    for right, said, miss in (
+    checks = []
+    for right, title, miss in (
         (False, f"different, not called right{name}", "false right"),
         (True, f"equal, called right{name}", "false wrong or undecided"),
     ):
         some = [(pair.pair_id, verdict) for pair, verdict in zip(pairs, verdicts, strict=True) if pair.right is right]
         if not some:
             continue
-        check = check_of(said, some, "right" if right else "not right", bar)
+        check = check_of(title, some, "right" if right else "not right", bar)
         rate = wilson(check.total - int(check.good), check.total, over="pairs")
         note = f"{miss} {100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
-        found.append(replace(check, note=note, rows=check.rows if rows else ()))
-    return found
+        checks.append(replace(check, note=note, rows=check.rows if rows else ()))
+    return checks
 
 
 __all__ = ["AnswerPair", "FileRow", "audit_file", "audit_pairs", "rates", "read_pairs", "rows_of"]

@@ -36,10 +36,10 @@ def math_verify_alone(completion: str, gold: str) -> Any:
     from math_verify import parse, verify  # an extra
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
-    found = verify(
+    right = verify(
         parse(f"${gold}$", parsing_timeout=None), parse(completion, parsing_timeout=None), timeout_seconds=None
     )
-    return Verdict("right" if found else "wrong", "math-verify")
+    return Verdict("right" if right else "wrong", "math-verify")
 
 
 def own_rule(completion: str, row: dict[str, Any]) -> Any:
@@ -59,10 +59,10 @@ def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] 
             timeout=SECONDS,
             check=True,
         )
-        found: dict[str, list[bool]] = json.loads(done.stdout.splitlines()[-1])
+        verdicts: dict[str, list[bool]] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None
-    return found
+    return verdicts
 
 
 def lm_eval_utils(task: str) -> Any:
@@ -83,14 +83,14 @@ def _main() -> None:
     """Pairs as JSON in, rule -> verdicts as JSON out."""
     pairs = json.load(sys.stdin)
     minerva, hendrycks = lm_eval_utils("minerva_math"), lm_eval_utils("hendrycks_math")
-    found: dict[str, list[bool]] = {"minerva_math": [], "hendrycks_math": []}
+    verdicts: dict[str, list[bool]] = {"minerva_math": [], "hendrycks_math": []}
     for answer, gold in pairs:
-        said = minerva.get_unnormalized_answer(f"Final Answer: The final answer is ${answer}$. I hope it is correct.")
-        written, wanted = (minerva.normalize_final_answer(text) for text in (said, gold))
-        found["minerva_math"].append(bool(minerva.is_equiv(written, wanted)))
-        found["hendrycks_math"].append(bool(hendrycks.is_equiv(answer, gold)))
+        extracted = minerva.get_unnormalized_answer(f"Final Answer: The final answer is ${answer}$. I hope it is correct.")
+        written, wanted = (minerva.normalize_final_answer(text) for text in (extracted, gold))
+        verdicts["minerva_math"].append(bool(minerva.is_equiv(written, wanted)))
+        verdicts["hendrycks_math"].append(bool(hendrycks.is_equiv(answer, gold)))
     print()
-    print(json.dumps(found))
+    print(json.dumps(verdicts))
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
-from sage_rlvr.contrib.audit.mathematics import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
+from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
@@ -130,13 +130,13 @@ def audit_reward(
         (signature not in (None, *get_args(Signature)), f"signature {signature!r}: choose one of {', '.join(SIGNATURES)}"),
         (not seconds > 0, f"seconds = {seconds}: must be above 0"),
     )
-    found, taken = _rows_of(rows, gold)
-    step = max(1, len(found) / problems)
-    some = [found[int(i * step)] for i in range(min(problems, len(found)))]
+    all_rows, source = _rows_of(rows, gold)
+    step = max(1, len(all_rows) / problems)
+    judged = [all_rows[int(i * step)] for i in range(min(problems, len(all_rows)))]
     with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
-        judge.settle(some[0])
-        head = f"{judge.head}; {len(some)} of {taken}; paid: a reward of at least {right_from:g}"
-        checks, figures = _checks(judge, some, [row.gold for row in found], k)
+        judge.settle(judged[0])
+        head = f"{judge.head}; {len(judged)} of {source}; paid: a reward of at least {right_from:g}"
+        checks, figures = _checks(judge, judged, [row.gold for row in all_rows], k)
     return RewardAudit(f"reward {judge.name}", head, tuple(checks), figures)
 
 
@@ -154,12 +154,16 @@ def audit_reward_on_pairs(
     from sage_rlvr.contrib.audit.pairs import rates, read_pairs  # scipy
 
     pairs = read_pairs()
-    rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]
+    rows = []
+    for pair in pairs:
+        columns = {"id": pair.pair_id, "answer": pair.gold}
+        rows.append(GoldRow(pair.pair_id, pair.gold, columns, pair.gold, ""))
     with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(rows[0])
         form, golds = _golds(judge, rows[:: len(rows) // 50])
-        said = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
-        checks = [golds[0], *rates("", pairs, said, bar=True)]
+        texts = [FORMS[form].format(pair.answer) for pair in pairs]
+        verdicts = judge(list(zip(rows, texts, strict=True)))
+        checks = [golds[0], *rates("", pairs, verdicts, bar=True)]
         checks.append(_answered(judge, judge.calls, judge.failures, ""))
         head = f"{judge.head}; {len(pairs)} pairs of answers; paid: a reward of at least {right_from:g}"
     return RewardAudit(f"reward {judge.name}", head, tuple(checks), {"form": form})
@@ -169,23 +173,29 @@ def audit_reward_on_pairs(
 
 
 def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) -> tuple[list[GoldRow], str]:
-    """The rows, and what was taken of them in words."""
-    source = _GoldSource(path=str(given) if isinstance(given, str | Path) else "a list", answer_column=gold)
+    """The rows, and in words where they and their golds come from."""
     if isinstance(given, str | Path):
+        source = _GoldSource(path=str(given), answer_column=gold)
         rows = read(source)
     else:
-        rows = DataRows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
+        source = _GoldSource(path="a list", answer_column=gold)
+        locations = [f"rows, row {number}" for number in range(len(given))]
+        rows = DataRows("a list", [dict(row) for row in given], locations)
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
-    faults, found, where = Faults(source), [], []
-    for name, row, place in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
-        text, stood = faults.read(row, place, columns, gold_of, ("", ""))
-        raw = next((value for column in columns if (value := value_at(row, column)) is not None), None)
-        prompt = next((value for column in (*PROBLEMS, *PROMPTS) if (value := row.get(column))), "")
+    faults = Faults(source)
+    gold_rows: list[GoldRow] = []
+    sources: Counter[str] = Counter()  # of the golds, within their columns
+    for name, row, location in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
+        text, gold_source = faults.read(row, location, columns, gold_of, ("", ""))
+        sources[gold_source] += 1
+        golds = (value_at(row, column) for column in columns)
+        prompts = (row.get(column) for column in (*PROBLEMS, *PROMPTS))
+        raw = next((value for value in golds if value is not None), None)
+        prompt = next((value for value in prompts if value), "")
         plain = json.loads(json.dumps({"row": row, "raw": raw, "prompt": prompt}, default=str))
-        found.append(GoldRow(name, text, plain["row"], plain["raw"], plain["prompt"]))
-        where.append(stood)
-    faults.report(len(found))
-    return found, f"{len(found):,} rows of {rows.name} ({gold_words(columns, Counter(where))})"
+        gold_rows.append(GoldRow(name, text, plain["row"], plain["raw"], plain["prompt"]))
+    faults.report(len(gold_rows))
+    return gold_rows, f"{len(gold_rows):,} rows of {rows.name} ({gold_words(columns, sources)})"
 
 
 # ---- calls
@@ -258,26 +268,31 @@ class RewardJudge:
     def settle(self, row: GoldRow) -> None:
         """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only. Then
         start the worker whose calls are limited; a first call may take longer. ConfigError where a parameter has no value."""
-        said = self._first(row)
-        given = json.dumps([self.signature, self.given(row, rf"\boxed{{{row.gold}}}")])
+        verdict = self._first(row)
         self.pool.close()
-        warm = "" if said.reason.startswith(LIMITS) else f"|{given}"  # one that hangs would not start
-        self.pool = replace(self.pool, seconds=self.seconds, function=f"{self.pool.function}{warm}")
+        function = self.pool.function
+        if not verdict.reason.startswith(LIMITS):  # a call that hangs would keep the worker from starting
+            warm_up = json.dumps([self.signature, self.given(row, rf"\boxed{{{row.gold}}}")])
+            function += f"|{warm_up}"
+        self.pool = replace(self.pool, seconds=self.seconds, function=function)
 
     def _first(self, row: GoldRow) -> Verdict:
+        """The verdict of a first call, which decides `chat`."""
         first = isinstance(row.prompt, list) and self.talks
-        for chat in (first, not first) if self.talks else (False,):
+        kinds = (first, not first) if self.talks else (False,)
+        for chat in kinds:
             self.chat = chat
-            said = self._submit(row, rf"\boxed{{{row.gold}}}").result()
-            why = said.reason if said.label == "wrong" else ""
-            if why.startswith(MISSING):
+            verdict = self._submit(row, rf"\boxed{{{row.gold}}}").result()
+            if verdict.label != "wrong" or not verdict.reason:
+                return verdict
+            self.instead = verdict.reason
+            if self.instead.startswith(MISSING):
                 columns = ", ".join(row.row)
-                raise ConfigError(f"reward {self.name} {why} ({columns}): rename a column, or give the parameter a default")
-            if not why:
-                return said
-            self.instead = why
+                raise ConfigError(
+                    f"reward {self.name} {self.instead} ({columns}): rename a column, or give the parameter a default"
+                )
         self.chat, self.instead = first, ""
-        return said
+        return verdict
 
     @property
     def talks(self) -> bool:
@@ -288,9 +303,12 @@ class RewardJudge:
     def head(self) -> str:
         """How the reward is called."""
         how = f"read as {SIGNATURES[self.signature]} ({self.signature}), from its parameters {self.parameters or '(none)'}"
+        kind, other = ("conversations", "texts") if self.chat else ("texts", "conversations")
         if self.talks:
-            how += f"; completions are {'conversations' if self.chat else 'texts'}"
-        return how + (f", since on {'texts' if self.chat else 'conversations'} the reward {self.instead}" if self.instead else "")
+            how += f"; completions are {kind}"
+        if self.instead:
+            how += f", since on {other} the reward {self.instead}"
+        return how
 
     def given(self, row: GoldRow, text: str) -> dict[str, Any]:
         """The arguments of a `RewardCall`."""
@@ -306,37 +324,36 @@ class RewardJudge:
         if self.limits >= self.most:  # nothing is submitted: the worker would begin with the first before it could be canceled
             return [self._judged(row, text, None) for row, text in pairs]
         futures = [self._submit(row, text) for row, text in pairs]
-        found = []
+        verdicts = []
         for (row, text), future in zip(pairs, futures, strict=True):
             if self.limits >= self.most:
                 future.cancel()  # of those that wait; the worker has none of them yet
-            said = None if future.cancelled() else future.result()
-            if again and said is not None and said.reason.startswith(LIMITS):
-                said = self._submit(row, text).result()
-            found.append(self._judged(row, text, said))
-        return found
+            verdict = None if future.cancelled() else future.result()
+            if again and verdict is not None and verdict.reason.startswith(LIMITS):
+                verdict = self._submit(row, text).result()
+            verdicts.append(self._judged(row, text, verdict))
+        return verdicts
 
     @property
     def limits(self) -> int:
         """Calls that met a limit."""
         return sum(one.what.startswith(LIMITS) for one in self.failures)
 
-    def _judged(self, row: GoldRow, text: str, said: Verdict | None) -> Verdict:
-        if said is None:
+    def _judged(self, row: GoldRow, text: str, verdict: Verdict | None) -> Verdict:
+        """The verdict on a call by its reward; None: it was not made."""
+        if verdict is None:
             return Verdict("undecided", NOT_CALLED)
         self.calls += 1
-        if said.label == "undecided" and not said.reason.startswith(LIMITS):
-            why = "None" if said.reason == NO_REWARD else said.reason  # another reason is that of an undecided `Verdict`
+        if verdict.label == "undecided" and not verdict.reason.startswith(LIMITS):
+            why = "None" if verdict.reason == NO_REWARD else verdict.reason  # another reason is that of an undecided `Verdict`
             return Verdict("undecided", f"{NO_REWARD} ({why}) for {shortened(text)}, gold {shortened(row.gold)}")
-        if said.label != "right" or said.score is None:
-            return self._failed(row, text, said.reason)
-        self.times.append((float(said.reason), text))
-        label: Label = "right" if said.score >= self.right_from else "wrong"
-        return Verdict(label, f"{shortened(text)} earns {said.score:g}, gold {shortened(row.gold)}", said.score)
-
-    def _failed(self, row: GoldRow, text: str, what: str) -> Verdict:
-        self.failures.append(Failure(row.problem_id, text, what))
-        return Verdict("undecided", f"{what} on {shortened(text)}")
+        if verdict.label != "right" or verdict.score is None:
+            self.failures.append(Failure(row.problem_id, text, verdict.reason))
+            return Verdict("undecided", f"{verdict.reason} on {shortened(text)}")
+        self.times.append((float(verdict.reason), text))
+        label: Label = "right" if verdict.score >= self.right_from else "wrong"
+        reason = f"{shortened(text)} earns {verdict.score:g}, gold {shortened(row.gold)}"
+        return Verdict(label, reason, verdict.score)
 
 
 def shortened(text: str, limit: int = 90) -> str:
@@ -379,13 +396,15 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     rejects = _kinds(judge, "golds paid in another spelling", equal, right=True)
     accepts = _kinds(judge, "all wrong answers rejected", wrong, right=False)
     floor = _floor(judge, rows, write)
-    known = Check(f"guess floor: the {k} most frequent golds of the other rows", sum(chance_of_golds(every).hits(k)), len(every))
+    hits = sum(chance_of_golds(every).hits(k))
+    known = Check(f"guess floor: the {k} most frequent golds of the other rows", hits, len(every))
     order = list(_order(judge, rows, write))
     calls, failures = judge.calls, list(judge.failures)
     slow, typical, ours = _time(judge, rows, write)
     answered = _answered(judge, calls, failures, slow)
     unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
-    hostile = _hostile(judge, next((row for row in rows if row.problem_id not in unpaid), rows[0]), write)
+    paid = [row for row in rows if row.problem_id not in unpaid]
+    hostile = _hostile(judge, (paid or rows)[0], write)
     checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
     figures = {
         "form": form,
@@ -409,17 +428,21 @@ def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note:
 
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
     """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
-    found = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
-    most = max(check.good for check in found.values())
-    behind = {
-        form: _check(judge, "", [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows], right=True)
-        for form, text in FORMS.items() if found[form].good == most
-    }  # fmt: skip
-    best = max(behind, key=lambda form: behind[form].good)
+    alone: dict[str, Check] = {}
+    for form, text in FORMS.items():
+        alone[form] = _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True)
+    most = max(check.good for check in alone.values())
+    after_working: dict[str, Check] = {}
+    for form, text in FORMS.items():
+        if alone[form].good == most:
+            pairs = [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows]
+            after_working[form] = _check(judge, "", pairs, right=True)
+    best = max(after_working, key=lambda form: after_working[form].good)
+    others = [replace(check, rows=(), part=True) for form, check in alone.items() if form != best]
     return best, [
-        replace(found[best], name=f"golds paid, written as {best}", bar=True),
-        *(replace(check, rows=(), part=True) for form, check in found.items() if form != best),
-        replace(behind[best], name=f"golds paid after a working, written as {best}", bar=True),
+        replace(alone[best], name=f"golds paid, written as {best}", bar=True),
+        *others,
+        replace(after_working[best], name=f"golds paid after a working, written as {best}", bar=True),
     ]
 
 
@@ -427,8 +450,9 @@ def _equal(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
     kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
     for row in rows:
         for kind, answer in equal_answers(row.gold):
-            if "$$" not in write(answer):  # the form has dollars already
-                kinds[kind].append((row, write(answer)))
+            text = write(answer)
+            if "$$" not in text:  # the form has dollars already
+                kinds[kind].append((row, text))
     return kinds
 
 
@@ -460,63 +484,73 @@ def _kinds(judge: RewardJudge, name: str, kinds: Mapping[str, GoldPairs], right:
 
 def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Check:
     """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
-    said = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
+    judged = [(row, text, verdict) for (row, text), verdict in zip(pairs, judge(pairs), strict=True)]
+    judged.sort(key=lambda one: len(one[1]))
     label = "not paid" if right else "paid"
-    rows = [AuditFinding(row.problem_id, label, verdict.reason) for (row, _), verdict in said if verdict.right != right]
-    none = sum(verdict.label == "undecided" for _, verdict in said)
-    return Check(name, len(said) - len(rows), len(said), tuple(rows), note=f"{none} without a number" if none else "")
+    findings = [AuditFinding(row.problem_id, label, verdict.reason) for row, _, verdict in judged if verdict.right != right]
+    undecided = sum(verdict.label == "undecided" for _, _, verdict in judged)
+    note = f"{undecided} without a number" if undecided else ""
+    return Check(name, len(judged) - len(findings), len(judged), tuple(findings), note=note)
 
 
 def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
     """Rows that one of a few constant answers earns. Frequent golds among the constants are those of these rows."""
-    often = [gold for gold, _ in Counter(row.gold for row in rows).most_common(FREQUENT)]
-    answers = dict.fromkeys([*CONSTANTS, *often])
+    golds = Counter(row.gold for row in rows)
+    frequent = [gold for gold, _ in golds.most_common(FREQUENT)]
+    answers = dict.fromkeys([*CONSTANTS, *frequent])
     texts = dict.fromkeys(["", write(""), *map(write, answers)])
     paid: dict[str, set[int]] = {}
     for text in texts:
-        said = judge([(row, text) for row in rows])
-        paid[text] = {place for place, verdict in enumerate(said) if verdict.right}
+        verdicts = judge([(row, text) for row in rows])
+        paid[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
     best = max(paid, key=lambda text: len(paid[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
     note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
-    return Check(f"guess floor: {len(texts)} constant answers", len(set().union(*paid.values())), len(rows), note=note)
+    paid_rows = set[int]().union(*paid.values())
+    return Check(f"guess floor: {len(texts)} constant answers", len(paid_rows), len(rows), note=note)
 
 
 def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
     """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
-    mixed = [(row, write(answer)) for i, row in enumerate(rows) for answer in (row.gold, rows[i - 1].gold + "1")][: 3 * BATCH]
-    kept = [
-        (row, text, said)
-        for (row, text), said in zip(mixed, judge(mixed), strict=True)
-        if said.label != "undecided" or said.reason.startswith(NO_REWARD)
-    ]
-    again = judge([(row, text) for row, text, _ in kept])
-    other = [
-        AuditFinding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
-        for (row, text, one), two in zip(kept, again, strict=True) if not same(one.score, two.score)
-    ]  # fmt: skip
-    yield Check("the same reward in a second call", len(kept) - len(other), len(kept), tuple(other), bar=True)
-    shuffled = random.Random(SEED).sample(kept, len(kept))
-    for name, some in (("a batch", kept), ("a shuffled batch", shuffled)):
-        yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(kept))}", some)
+    pairs = []
+    for i, row in enumerate(rows):
+        pairs += [(row, write(row.gold)), (row, write(rows[i - 1].gold + "1"))]
+    pairs = pairs[: 3 * BATCH]
+    alone = []
+    for (row, text), verdict in zip(pairs, judge(pairs), strict=True):
+        if verdict.label != "undecided" or verdict.reason.startswith(NO_REWARD):
+            alone.append((row, text, verdict))
+    again = judge([(row, text) for row, text, _ in alone])
+    different = []
+    for (row, text, one), two in zip(alone, again, strict=True):
+        if not same(one.score, two.score):
+            what = f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}"
+            different.append(AuditFinding(row.problem_id, "differs", what))
+    good = len(alone) - len(different)
+    yield Check("the same reward in a second call", good, len(alone), tuple(different), bar=True)
+    shuffled = random.Random(SEED).sample(alone, len(alone))
+    for name, ordered in (("a batch", alone), ("a shuffled batch", shuffled)):
+        yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(alone))}", ordered)
 
 
-def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
-    rows, good = [], 0
-    for start in range(0, len(kept), BATCH):
-        some = kept[start : start + BATCH]
-        given = [judge.given(row, text) for row, text, _ in some]
-        said = judge.pool.submit("batch", judge.signature, given, [one.score for *_, one in some]).result()
-        if said.label != "right" or said.score is None:
-            rows.append(AuditFinding(f"{len(some)} completions", "no rewards", said.reason))
+def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
+    """Whether completions earn in batches what they earn alone. judged: with the verdict on each alone."""
+    findings, good = [], 0
+    for start in range(0, len(judged), BATCH):
+        batch = judged[start : start + BATCH]
+        calls = [judge.given(row, text) for row, text, _ in batch]
+        scores = [alone.score for _, _, alone in batch]
+        verdict = judge.pool.submit("batch", judge.signature, calls, scores).result()
+        if verdict.label != "right" or verdict.score is None:
+            findings.append(AuditFinding(f"{len(batch)} completions", "no rewards", verdict.reason))
             continue
-        good += len(some) - int(said.score)
-        if said.score:
-            at, _, reward = said.reason.partition("|")
-            row, text, alone = some[int(at)]
-            why = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
-            rows.append(AuditFinding(row.problem_id, "differs", why))
-    return Check(name, good, len(kept), tuple(rows), bar=True)
+        good += len(batch) - int(verdict.score)  # the score is the number of rewards that differ
+        if verdict.score:
+            index, _, reward = verdict.reason.partition("|")
+            row, text, alone = batch[int(index)]
+            what = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
+            findings.append(AuditFinding(row.problem_id, "differs", what))
+    return Check(name, good, len(judged), tuple(findings), bar=True)
 
 
 # ---- time, and texts that try to hang a reward
@@ -527,9 +561,10 @@ def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], st
     slowest = max(judge.times, default=None)
     with RewardJudge.of("sage_rlvr.contrib.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
         own.settle(rows[0])
-        same = [replace(row, raw=row.gold) for row in rows[:20]], FORMS[r"\boxed{5}"].format
-        _typical(own, *same)  # the audited reward has seen these golds before, too
-        ours = _typical(own, *same)
+        own_rows = [replace(row, raw=row.gold) for row in rows[:20]]
+        boxed = FORMS[r"\boxed{5}"].format
+        _typical(own, own_rows, boxed)  # the audited reward has seen these golds before, too
+        ours = _typical(own, own_rows, boxed)
     theirs = _typical(judge, rows[:20], write)
     if slowest is None or theirs is None or ours is None:
         return "", None, None
@@ -599,13 +634,17 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
         return Check(HOSTILE, 0, 0, note=NOT_CALLED)
     texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
     judge.most = judge.limits + MOST_LIMITS
-    said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
-    rows = [AuditFinding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
-    rows += [AuditFinding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
+    verdicts = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
+    rows = []
+    for failure in judge.failures[before:]:
+        rows.append(AuditFinding(failure.problem_id, "fails", f"{failure.what} on {shortened(failure.text)}"))
+    for name, verdict in zip(texts, verdicts, strict=True):
+        if verdict.right:
+            rows.append(AuditFinding(name, "paid", verdict.reason))
     notes = []
     if slowest := max(judge.times[slow:], default=None):
         notes.append(_slowest(slowest))
-    if left := sum(one.reason == NOT_CALLED for one in said):
+    if left := sum(verdict.reason == NOT_CALLED for verdict in verdicts):
         notes.append(f"{left} {NOT_CALLED}")
     if rows:
         notes.append(f"failed: {', '.join(row.problem_id for row in rows)}")

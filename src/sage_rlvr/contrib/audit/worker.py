@@ -43,15 +43,15 @@ def _loaded(reward: str) -> Any:
     sys.path.append(os.getcwd())  # a console script does not look for modules there
     try:
         path = Path(where)
-        found: Any = executed(path, f"reward_{path.stem}") if where.endswith(".py") else importlib.import_module(where)
+        target: Any = executed(path, f"reward_{path.stem}") if where.endswith(".py") else importlib.import_module(where)
     except BaseException as error:  # sys.exit too, which would end the worker without a word
         raise ConfigError(f"{type(error).__name__}: {error}{line_of(error, where)}") from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            there = [own for own, value in vars(found).items() if callable(value) and not own.startswith("_")]
+        if not hasattr(target, part):
+            there = [own for own, value in vars(target).items() if callable(value) and not own.startswith("_")]
             raise ConfigError(f"{where} has no {name}; it has {', '.join(there[:20])}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _done(function: Any, what: str, *args: Any) -> Verdict:
@@ -72,8 +72,8 @@ def _one(function: Any, signature: Any, given: dict[str, Any]) -> Verdict:
     if missing := lacking(function, signature, one):
         return Verdict("wrong", f"{MISSING} {', '.join(missing)}, which is no column of the rows")
     began = time.perf_counter()
-    found = outcome(lambda: call(function, signature, [one])[0], function)
-    return replace(found, reason=f"{time.perf_counter() - began:.9f}") if found.label == "right" else found
+    verdict = outcome(lambda: call(function, signature, [one])[0], function)
+    return replace(verdict, reason=f"{time.perf_counter() - began:.9f}") if verdict.label == "right" else verdict
 
 
 def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone: Sequence[float | None]) -> Verdict:
@@ -85,9 +85,9 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone
         values.extend(call(function, signature, calls))
         return 0.0  # `outcome` expects a number; the rewards themselves are read one by one below
 
-    said = outcome(called, function)
-    if said.label != "right":
-        return said
+    verdict = outcome(called, function)
+    if verdict.label != "right":
+        return verdict
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]
     other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not same(one.score, before)]
     why = "" if not other else f"{other[0]}|{in_short(rewards[other[0]].score)}"

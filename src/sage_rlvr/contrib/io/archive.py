@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 from sage_rlvr.errors import ConfigError, DataError, short, suggest
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, NESTED, TURNS, create, insert, note
-from sage_rlvr.evaluation.store.rows import ASKED, IMPORTED, insert_questions, question_of
-from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, requested, unescape
+from sage_rlvr.evaluation.store.database import create
+from sage_rlvr.evaluation.store.identity import Identity, requested
+from sage_rlvr.evaluation.store.reader import ASKED, IMPORTED
+from sage_rlvr.evaluation.store.sample import AskedProblem, unescape
+from sage_rlvr.evaluation.store.schema import COLUMNS, FILE, NESTED, TURNS, insert, insert_questions, note, question_of
 from sage_rlvr.runs import replacing
 from sage_rlvr.safe_io import MIB, parse_json, read_parquet
 from sage_rlvr.tasks.chance import KEY, chance_of_tree

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, get_args
 from sage_rlvr.contrib.tasks.reasoning_gym import library, version
 from sage_rlvr.errors import ConfigError, DataError, refuse
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Asked, different, words
+from sage_rlvr.tasks.base import PromptedTask, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.math import mathematics_hash
@@ -58,11 +58,12 @@ Template = Callable[[Random, float], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class GsmProblem:
-    """An instance of a template: its question, the gold, and the worked answer without its last line."""
+    """An instance of a template: its question, the gold, and the worked answer without its last line. `GsmSymbolic` makes and reads
+    it."""
 
     template: int
     seed: int
-    asked: str
+    question: str
     answer: str
     worked: str
 
@@ -138,7 +139,7 @@ def _bucket(text: str) -> int:
 
 @TASKS.register(name="gsm_symbolic")
 @dataclass(frozen=True)
-class GsmSymbolic(Asked):
+class GsmSymbolic(PromptedTask):
     """Grade-school word problems from templates, with worked answers (see the module).
 
     templates: seen, to train on; unseen, which a run on the seen ones is never shown; or all. train_problems: size of the training
@@ -243,7 +244,7 @@ class GsmSymbolic(Asked):
 
     def doc(self, problem: GsmProblem) -> dict[str, str]:
         """Question and answer."""
-        return {"question": problem.asked, "answer": problem.answer}
+        return {"question": problem.question, "answer": problem.answer}
 
     @property
     def _verifier_version(self) -> str:
@@ -290,7 +291,7 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
     chance, chosen = words(seed, list(SPLITS).index(split), index), templates(which)
     for _ in range(DRAWS if chosen else 0):
         problem = instance(chosen[next(chance) % len(chosen)], next(chance) % (1 << 32))
-        if problem is not None and split_of(problem.asked) == split:
+        if problem is not None and split_of(problem.question) == split:
             return problem
     raise DataError(f"{NAME}: {len(chosen)} {which} templates gave no {split} problem; use another version of reasoning-gym")
 
@@ -299,7 +300,7 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
 def _different(which: Which, split: str, seed: int, n: int) -> tuple[GsmProblem, ...]:
     """The first n problems of a stream whose questions differ; fewer where `DRY` draws in a row bring none."""
     blocks = ([(_drawn(which, split, seed, index), "")] for index in count())
-    return tuple(different(blocks, n, DRY, by=attrgetter("asked")))
+    return tuple(different(blocks, n, DRY, by=attrgetter("question")))
 
 
 def _plus_one(gold: str) -> str:
@@ -330,7 +331,7 @@ def _skeleton(template: int) -> str:
     """The question of a sound template with # in place of its numbers and of all capitalized words, among them its names."""
     problem = instance(template, 0)
     assert problem is not None  # seed 0 is one of those that `sound` tried
-    return re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.asked)
+    return re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.question)
 
 
 __all__ = ["GsmProblem", "GsmSymbolic", "Which", "instance", "is_unseen", "sound", "split_of", "templates"]

@@ -84,7 +84,8 @@ def spoken(statement: Statement, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle: who says what, person by person. `DataError` unless it has exactly one solution."""
+    """A puzzle: who says what, person by person. `DataError` unless it has exactly one solution. `KnightsAndKnaves` makes it and
+    asks, judges and solves it."""
 
     problem_id: str
     names: tuple[str, ...]

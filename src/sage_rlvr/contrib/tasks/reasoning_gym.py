@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Asked
+from sage_rlvr.tasks.base import PromptedTask
 from sage_rlvr.tasks.prompts import BOXED, FORMATS, AnswerIn, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
@@ -92,17 +92,18 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GymProblem:
-    """Entry `index` of a task under a seed: its question and one right answer, "" where the package names none."""
+    """Entry `index` of a task under a seed: its question and one right answer, "" where the package names none. `ReasoningGym`
+    makes it; its scorers read it."""
 
     problem_id: str
-    asked: str
+    question: str
     answer: str
     index: int
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class ReasoningGym(Asked):
+class ReasoningGym(PromptedTask):
     """A task of reasoning-gym by its name there, such as "leg_counting".
 
     count, seed  how many problems, and of which seed

@@ -70,8 +70,8 @@ class Extra(Part):
     """An addition to a method. Hooks are pure: they leave their arguments as they are, and draw only by `key`.
 
     P prompts, G completions of each; `after_rewards`, `on_advantages` and `learn` see groups of one size, each group by itself.
-    A hook that not every engine or loop can call makes a kind of its own, an abstract class such as `TokenWeight`; of a kind a
-    method has at most one extra. A member that is no method may be a class attribute, a field or a property.
+    A hook that a step calls once makes a kind of its own, an abstract class below this: `TokenWeight`, `RewardSource`, `Buffer`.
+    A method has at most one extra of such a kind. A member that is no method may be a class attribute, a field or a property.
     """
 
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
@@ -160,8 +160,9 @@ class Extra(Part):
         """Why it cannot be there where the method has another one of its kind."""
         if sum(other.kind is self.kind for other in method.extras) < 2:
             return ""
-        others = "" if self.kind is type(self) else f", or another {in_snake_case(self.kind.__name__).replace('_', ' ')}"
-        return f"is there twice{others}: keep one of the two."
+        if self.kind is type(self):
+            return "is there twice: keep one of the two."
+        return f"is one of two {in_snake_case(self.kind.__name__).replace('_', ' ')}s, and a method has one: keep one of the two."
 
     @property
     def kind(self) -> type[Extra]:

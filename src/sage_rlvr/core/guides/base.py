@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.parts import HOME, Part
-from sage_rlvr.core.signals import Signals, check_needs
+from sage_rlvr.core.signals import Mask, Signals, check_needs
 from sage_rlvr.errors import ConfigError, DataError, choose_from
 from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry
@@ -22,7 +22,6 @@ from sage_rlvr.registry import Registry
 DependsOn = Literal["nothing", "state", "token", "batch"]
 Source = Literal["policy", "reference"]
 PerToken = Float[Tensor, "B T"]
-Mask = Bool[Tensor, "B T"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +82,10 @@ class Guide(Part):
 
     def __mul__(self, other: Guide) -> Guide:
         # by name: compose.py imports this module
-        return GUIDES["compose"]((self, other)) if isinstance(other, Guide) else NotImplemented
+        if not isinstance(other, Guide):
+            return NotImplemented
+        product: Guide = GUIDES["compose"]((self, other))
+        return product
 
 
 def check_declared(who: str, guide: Any) -> None:
@@ -154,6 +156,7 @@ class Banded(Guide):
         if not isinstance(raw, Tensor):
             raise DataError(f"{type(self).__name__}.raw_q must return q as a tensor (B, T), got {type(raw).__name__} {raw!r:.80}")
         raw = raw.float()
+        # where, not a product with the mask: off the mask q may be NaN, and NaN * 0 is NaN
         return torch.where(signals.mask, raw.clamp(self.q_min, self.q_max).log(), 0.0)
 
 
@@ -170,18 +173,18 @@ def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
     low, high = band_of(guide)
     if low == high:
         return torch.zeros_like(log_q, dtype=torch.bool)
-    tolerance = 1e-6
+    tolerance = 1e-6  # log(0.6) in float32 is not math.log(0.6): without it no token would count as clamped
     at_low = log_q <= (math.log(low) + tolerance if low > 0 else -math.inf)
     return at_low | (log_q >= (math.log(high) - tolerance if high < math.inf else math.inf))
 
 
 def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
     """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
-    ordered = torch.where(mask, values, math.inf).sort(dim=1).values
+    ordered = torch.where(mask, values, math.inf).sort(dim=1).values  # inf: what is not counted comes last
     place = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
     below = place.floor().long()
     low, high = ordered.gather(1, below), ordered.gather(1, place.ceil().long())
-    return torch.where(low == high, low, torch.lerp(low, high, place - below))
+    return torch.where(low == high, low, torch.lerp(low, high, place - below))  # lerp of inf and inf is NaN: a row without tokens
 
 
 def require_source(guide: str, signal: str) -> None:

@@ -16,14 +16,13 @@ from sage_rlvr.core.guides.base import (
     GUIDES,
     DependsOn,
     Guide,
-    Mask,
     PerToken,
     band_of,
     is_clamped,
 )
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key, widest_float
-from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.signals import Mask, Signals
 from sage_rlvr.errors import ConfigError
 
 Within = Literal["batch", "length", "row"]

@@ -59,6 +59,7 @@ class Rarity(Banded):
         return f"{lift}{shaped};  s_t = -log pi_old(y_t), S_<t its sum before t"
 
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        # where before cumsum, which would carry a NaN off the mask to every later token
         spent = torch.where(signals.mask, -signals.old_logps, 0.0).cumsum(dim=1).clamp(max=self.cap)
         log_q = self.power * spent.diff(dim=1, prepend=torch.zeros_like(spent[:, :1]))
         if self.reference_power:

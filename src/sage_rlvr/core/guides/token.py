@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, Mask, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, require_source, row_quantile
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.schedules import CosineCycles, Schedule, as_schedule, show
-from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.signals import Mask, Signals
 from sage_rlvr.errors import ConfigError
 
 Norm = Literal["minmax", "rank", "zscore"]
@@ -21,7 +21,7 @@ PAPER_ALPHA, PAPER_SIGMA = CosineCycles(0.3, 0.1), CosineCycles(0.25, 0.1)
 def minmax_weights(surprisals: PerToken, mask: Mask, low: float = 0.05, high: float = 0.95) -> PerToken:
     """Surprisals clamped to the row's `low`..`high` quantiles, then scaled to [0, 1]; all 0 when they are equal."""
     bottom, top = (row_quantile(surprisals, mask, share) for share in (low, high))
-    return (surprisals.clamp(bottom, top) - bottom) / (top - bottom).clamp(min=1e-6)
+    return (surprisals.clamp(bottom, top) - bottom) / (top - bottom).clamp(min=1e-6)  # equal surprisals: 0, and not 0 / 0
 
 
 def rank_weights(surprisals: PerToken, mask: Mask) -> PerToken:
@@ -35,6 +35,7 @@ def rank_weights(surprisals: PerToken, mask: Mask) -> PerToken:
 
 def zscore_weights(surprisals: PerToken, mask: Mask) -> PerToken:
     """sigmoid((s - mean) / std) with the row's population std; 1/2 everywhere when all surprisals are equal."""
+    # float64, for the sum of a long row loses digits in float32; where first, for one NaN off the mask would make the mean NaN
     wide = torch.where(mask, surprisals, 0.0).to(widest_float(surprisals.device))
     count = mask.sum(dim=1, keepdim=True).clamp(min=1)
     offset = torch.where(mask, wide - wide.sum(dim=1, keepdim=True) / count, 0.0)

@@ -1,8 +1,9 @@
 """The sample store: every completion of an evaluation, from which every number is recomputed.
 
-Read sample.py first (a sample and what all samples of a store share), then samples.py (`SampleStore`, the public class),
-rows.py (claims and commits) and database.py (the SQLite file). writers.py has the locks of live writers; older.py converts
-stores of earlier versions; repeats.py detects duplicated samples.
+Read sample.py first (a sample) and identity.py (what all samples of a store share), then samples.py (`SampleStore`, the public
+class), reader.py (how it is read) and schema.py (the tables). database.py has the transactions, checks.py the checks of samples
+before they are committed, writers.py the locks of live writers; log.py checks that a log belongs to its file; older.py converts
+stores of earlier versions; repeats.py detects duplicated samples; arrow.py makes Arrow tables.
 
     store.sqlite   samples: a row each, token-level columns as float32
                    verdicts: a row per sample and pass, with its verifier; pass 0 is the evaluation's own, the newest counts
@@ -25,9 +26,10 @@ beside it before SQLite applies it (`log.py`). Several processes of one host may
 share, SQLite's locks are not safe: give each host a store of its own.
 """
 
+from sage_rlvr.evaluation.store.identity import Identity
+from sage_rlvr.evaluation.store.reader import Counts
 from sage_rlvr.evaluation.store.repeats import Repeat
-from sage_rlvr.evaluation.store.rows import Counts
-from sage_rlvr.evaluation.store.sample import CHUNK, AskedProblem, Chunk, Identity, Sample, prompt_hash, seed_of
+from sage_rlvr.evaluation.store.sample import CHUNK, AskedProblem, Chunk, Sample, prompt_hash, seed_of
 from sage_rlvr.evaluation.store.samples import SampleStore, is_store
 
 __all__ = [

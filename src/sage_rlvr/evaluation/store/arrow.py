@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sage_rlvr.evaluation.store.database import COLUMNS, NESTED, TURNS, stored
 from sage_rlvr.evaluation.store.sample import TOKEN_LEVEL
+from sage_rlvr.evaluation.store.schema import COLUMNS, NESTED, TURNS, stored
 
 _TEXT = pa.large_string()
 _KINDS = {
@@ -26,22 +26,23 @@ SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for na
 
 def table_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
     """Stored rows of these columns as a table of `SCHEMA`."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    made = [_array(name, list(values)) for name, values in zip(names, columns, strict=True)]
-    return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in names]))
+    arrays = [_array(name, [row[at] for row in rows]) for at, name in enumerate(names)]
+    return pa.table(arrays, schema=pa.schema([SCHEMA.field(name) for name in names]))
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
     if name not in NESTED:
         return pa.array(values, _KINDS[name])
-    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
-    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
-    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
+    buffers = [value or b"" for value in values]
+    ends = np.cumsum([0, *(len(buffer) // 4 for buffer in buffers)])
+    flat = np.frombuffer(b"".join(buffers), NESTED[name])
+    null = pa.array([value is None for value in values], pa.bool_())
+    return pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat), mask=null)
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """A table of `SCHEMA` as rows of `COLUMNS` and `TURNS`, as they are stored."""
-    names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
+    names = [*COLUMNS, TURNS] if TURNS in table.column_names else list(COLUMNS)
     for batch in table.select(names).to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
             yield {TURNS: None, **stored(row)}

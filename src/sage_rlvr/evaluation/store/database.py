@@ -1,20 +1,12 @@
-"""The file of a sample store: SQLite, its tables, its transactions, and its errors.
+"""The file of a sample store: its SQLite connection, its transactions, and its errors. The tables are in schema.py.
 
-    samples   what the policy wrote, a row each; `turns` is NULL except in episodes
-    verdicts  who judged a sample, and how: a row per sample and pass; pass 0 is the evaluation's own
-    claims    which writer works on which chunk
-    meta      facts as JSON: identity, created, changes, wanted, ...
-    problems  prompt and gold of each
-
-Written ahead into a log and synced at each commit: killed at any instant, a transaction is there or it is not. Text is `escape`d
-where it is not UTF-8; token-level columns are little-endian float32, token ids int32.
+Written ahead into a log and synced at each commit: killed at any instant, a transaction is there or it is not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import sqlite3
@@ -26,57 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
-from sage_rlvr.errors import DataError, RunLocked, short
+from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation.store.log import check_log, first_id, next_id
 from sage_rlvr.evaluation.store.older import OLDER, changed_row, convert
-from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
+from sage_rlvr.evaluation.store.schema import FILE, FORMAT, TABLES, note
 from sage_rlvr.evaluation.store.writers import other_writers, processes
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
 from sage_rlvr.safe_io import parse_json
 
-FILE, FORMAT = "store.sqlite", 4
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
 NOTICE_S = 3.0  # after which a warning says that it waits
 _SHARED = 1 << 16  # bytes, and a few more, of the file that the processes of a write-ahead log share
-TURNS = "turns"  # JSON: [[who, text, tokens], ...]
-JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
-COLUMNS = (
-    "problem", "sample", "seed", "prompt_hash", "text", "text_hash", "token_ids", *TOKEN_LEVEL,
-    "finish", "answer", "verdict", "reason", "verifier", "latency_s", "versions",
-)  # fmt: skip
-"""Of a table of completions; one of episodes also has `TURNS`."""
-NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
 _FACTS = ("identity", "created", "changes", "wanted")
-
-
-def _columns(kind: str, *names: str, null: bool = False) -> str:
-    """Columns of a table that hold one type. SQLite's integrity check evaluates their CHECKs."""
-    kinds = f"('{kind}', 'null')" if null else f"('{kind}')"
-    return ", ".join(f"{name} {kind.upper()} CHECK (typeof({name}) IN {kinds})" for name in names)
-
-
-TABLES = {
-    "samples": f"""(id INTEGER PRIMARY KEY AUTOINCREMENT, {_columns("integer", "sample", "text_hash")},
-        {_columns("integer", "seed", null=True)}, {_columns("real", "latency_s", null=True)},
-        {_columns("text", "finish", null=True)}, {_columns("text", "problem", "prompt_hash", "versions", "text")},
-        {_columns("blob", *NESTED, null=True)}, {_columns("text", "turns", null=True)}, UNIQUE (problem, sample),
-        CHECK (finish IN ('stop', 'length')),
-        CHECK (json_valid(versions) AND (turns IS NULL OR json_valid(turns))),
-        {", ".join(f"CHECK (length({name}) % 4 = 0)" for name in NESTED)})""",
-    "verdicts": f"""({_columns("integer", "id", "pass")}, {_columns("text", "verifier", "verdict", "reason")},
-        {_columns("text", "answer", "who", "at", null=True)}, PRIMARY KEY (id, pass), CHECK (verdict IN {LABELS})) WITHOUT ROWID""",
-    "claims": f"({_columns('text', 'problem', 'writer')}, {_columns('integer', 'first')}, PRIMARY KEY (problem, first))",
-    "meta": f"({_columns('text', 'key', 'value')}, PRIMARY KEY (key), CHECK (json_valid(value)))",
-    "problems": f"({_columns('text', 'problem', 'prompt')}, {_columns('text', 'gold', null=True)}, PRIMARY KEY (problem))",
-}
-_OF_SAMPLES = (*(name for name in COLUMNS if name not in JUDGED), TURNS)
-_SAMPLE = f"INSERT INTO samples ({', '.join(_OF_SAMPLES)}) VALUES ({', '.join(f':{name}' for name in _OF_SAMPLES)})"
-_OF_VERDICTS = ("id", "pass", *JUDGED, "who", "at")
-_VERDICT = f"INSERT INTO verdicts ({', '.join(_OF_VERDICTS)}) VALUES ({', '.join(f':{name}' for name in _OF_VERDICTS)})"
 
 
 class Database:
@@ -123,19 +79,23 @@ class Database:
             )
         self._older = version in OLDER
         if self._older and write:
-            if writers := other_writers(self.path, self._writer):
-                raise RunLocked(
-                    f"{self.path / FILE}: an earlier version of sage-rlvr is writing to this store (process {processes(writers)}), "
-                    f"in format {version}; when it has ended, run the same command again, which converts the store to {FORMAT}"
-                )
-            if changed := changed_row(db):
-                raise damaged(self.path, f"{changed} was changed after it was written")
-            try:
-                convert(db, TABLES)
-            except sqlite3.IntegrityError as error:
-                raise damaged(self.path, str(error)) from error
-            db.execute(f"PRAGMA user_version = {FORMAT}")
+            self._convert(db, version)
             self._older = False
+
+    def _convert(self, db: sqlite3.Connection, version: int) -> None:
+        """Bring an older store into today's format, where no earlier version writes to it and no row was changed."""
+        if writers := other_writers(self.path, self._writer):
+            raise RunLocked(
+                f"{self.path / FILE}: an earlier version of sage-rlvr is writing to this store (process {processes(writers)}), "
+                f"in format {version}; when it has ended, run the same command again, which converts the store to {FORMAT}"
+            )
+        if changed := changed_row(db):
+            raise damaged(self.path, f"{changed} was changed after it was written")
+        try:
+            convert(db, TABLES)
+        except sqlite3.IntegrityError as error:
+            raise damaged(self.path, str(error)) from error
+        db.execute(f"PRAGMA user_version = {FORMAT}")
 
     def _patiently(self, sql: str) -> None:
         """A statement that may wait for a lock of another process. A warning says so, and the wait ends after PATIENCE_S."""
@@ -191,10 +151,7 @@ def create(path: Path, identity: Mapping[str, Any], fill: Callable[[sqlite3.Conn
         with _only_maker(path):
             if (path / FILE).exists():
                 return False
-            with (
-                replacing(path / FILE) as half,
-                contextlib.closing(sqlite3.connect(half, timeout=NOTICE_S, isolation_level=None)) as db,
-            ):
+            with replacing(path / FILE) as half, contextlib.closing(_new(half)) as db:
                 db.execute("BEGIN")
                 for name, columns in TABLES.items():
                     db.execute(f"CREATE TABLE {name} {columns}")
@@ -205,6 +162,10 @@ def create(path: Path, identity: Mapping[str, Any], fill: Callable[[sqlite3.Conn
                 db.execute("COMMIT")  # through a rollback journal: no log is left that would have to be moved with the file
                 _log_ahead(path, db)
     return True
+
+
+def _new(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=NOTICE_S, isolation_level=None)
 
 
 @contextlib.contextmanager
@@ -249,48 +210,6 @@ def _connect(file: Path) -> sqlite3.Connection:
     db = sqlite3.connect(address, uri=True, timeout=NOTICE_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# rows
-
-
-def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
-    """A row of `COLUMNS` and `TURNS`: a sample, and its verdict as that of pass 0."""
-    number = db.execute(_SAMPLE, row).lastrowid
-    db.execute(_VERDICT, {**row, "id": number, "pass": 0, "who": None, "at": None})
-
-
-def judge(db: sqlite3.Connection, address: tuple[str, int], verdict: Mapping[str, Any]) -> None:
-    """A later verdict on a sample. address: its problem and number; verdict: pass, who, at and `JUDGED`."""
-    (number,) = db.execute("SELECT id FROM samples WHERE problem = ? AND sample = ?", address).fetchone()
-    db.execute(_VERDICT, {**verdict, "id": number})
-
-
-def note(db: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
-    """Store facts as JSON. DataError for a value that is none."""
-    rows = [(key, _json(key, value)) for key, value in facts.items()]
-    db.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", rows)
-
-
-def _json(key: str, value: Any) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(
-            f"{key} = {short(value)}: cannot be stored as JSON ({error}); give finite numbers, text, lists and mappings"
-        ) from error
-
-
-def array_of(name: str, value: Any) -> Any:
-    """A stored value: of a token-level column an array (T,), or None if there is none; else as it is."""
-    return value if value is None or name not in NESTED else np.frombuffer(value, NESTED[name])
-
-
-def stored(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of `array_of` for the token-level columns of a row."""
-    given = {name: row[name] for name in NESTED if row[name] is not None}
-    return {**row, **{name: np.asarray(value).astype(NESTED[name]).tobytes() for name, value in given.items()}}
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sage_rlvr.evaluation.store.sample import Identity, unescape
+from sage_rlvr.evaluation.store.identity import Identity
+from sage_rlvr.evaluation.store.sample import unescape
 
 ALARM = 1e-9
 

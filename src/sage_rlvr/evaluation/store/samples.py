@@ -1,4 +1,4 @@
-"""`SampleStore`: what `SampleRows` does, opened by identity, judged again, scored afterwards."""
+"""`SampleStore`: a store that is opened by identity, sampled chunk by chunk, judged again and scored afterwards."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import getpass
 import json
 import socket
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.store.database import FILE, TURNS, create, judge
-from sage_rlvr.evaluation.store.older import VERDICTS
-from sage_rlvr.evaluation.store.rows import Counts, SampleRows, turns_in
+from sage_rlvr.evaluation.store.checks import checked
+from sage_rlvr.evaluation.store.database import create
+from sage_rlvr.evaluation.store.identity import Identity
+from sage_rlvr.evaluation.store.reader import StoredSamples
 from sage_rlvr.evaluation.store.sample import (
+    ESCAPED,
     GUIDED,
     LABELS,
     SCORED,
+    AskedProblem,
     Chunk,
-    Identity,
     Sample,
     escape,
     judged_text,
     natural,
-    requested,
     said_of,
+    text_hash,
+    turns_in,
     unescape,
 )
+from sage_rlvr.evaluation.store.schema import FILE, TURNS, delete, insert, insert_questions, judge, stored
+from sage_rlvr.evaluation.store.writers import name_of, other_writers, processes, sign_in, sign_out
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
-from sage_rlvr.safe_io import parse_json
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 def is_store(path: str | Path) -> bool:
@@ -41,7 +48,7 @@ def is_store(path: str | Path) -> bool:
     return (Path(path) / FILE).is_file()
 
 
-class SampleStore(SampleRows):
+class SampleStore(StoredSamples):
     """The samples of one policy on one task under one set of decoding settings. Open it with `SampleStore.open`."""
 
     @classmethod
@@ -69,15 +76,28 @@ class SampleStore(SampleRows):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def close(self) -> None:
+        """Release claimed chunks and close the file; a second call does nothing. Reading reopens the file."""
+        if self._writer is not None:
+            self.release()
+            sign_out(self._writer)
+            self._writer = None
+        with self._mutex:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
     def _agree(self, identity: Identity) -> None:
         """ConfigError where the samples here were made otherwise; what is only noted is noted."""
         noted = _differences(self.path, self.identity.tree(), identity.tree(), self._judges())
         self.identity = identity
         if not noted:
             return
-        # who scores first, or not this time, changes no sample
-        first = {f"versions.{name}" for name in (SCORED, GUIDED) if "(absent)" in noted.get(f"versions.{name}", ())}
-        changed = [f"{name} {old} -> {new}" for name, (old, new) in noted.items() if name not in {"verifier_hash", *first}]
+        silent = {"verifier_hash"}
+        for name in (f"versions.{SCORED}", f"versions.{GUIDED}"):
+            if "(absent)" in noted.get(name, ()):  # who scores first, or not this time, changes no sample
+                silent.add(name)
+        changed = [f"{name} {old} -> {new}" for name, (old, new) in noted.items() if name not in silent]
         if changed:
             warnings.warn(
                 f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from those of a single "
@@ -89,38 +109,104 @@ class SampleStore(SampleRows):
     def want(self, problem_ids: Sequence[str], n: int) -> None:
         """Record the requested size of an evaluation, so that an unfinished store can be recognized."""
         with self.transaction(write=True):
-            known = self.wanted()
-            self.note(wanted={"problems": max(len(problem_ids), known.get("problems", 0)), "n": max(n, known.get("n", 0))})
+            before = self.wanted()
+            problems = max(len(problem_ids), before.get("problems", 0))
+            self.note(wanted={"problems": problems, "n": max(n, before.get("n", 0))})
 
-    def wanted(self) -> dict[str, int]:
-        """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
-        return requested(self.facts()["wanted"], str(self.path / FILE))
+    def claim(self, problem_ids: Iterable[str], n: int, most: int = 1) -> list[Chunk]:
+        """Up to `most` of the missing chunks, which no other live writer works on; [] when none is left to take.
+
+        A claim ends with the chunk's commit, with `release`, `close`, or the end of this process, SIGKILL included. A
+        writer that gets [] while `missing` is not empty can wait: others are at work on the rest.
+        """
+        with self.transaction(write=True) as db:
+            if self._writer is None:
+                self.verify()
+                self._writer = sign_in(self.path)
+            writer = name_of(self._writer)
+            alive = json.dumps([writer, *other_writers(self.path, self._writer)])
+            db.execute("DELETE FROM claims WHERE writer NOT IN (SELECT value FROM json_each(?))", (alive,))
+            taken = set(db.execute("SELECT problem, first FROM claims"))
+            free = [chunk for chunk in self.missing(problem_ids, n) if chunk.address not in taken][:most]
+            claims = [(*chunk.address, writer) for chunk in free]
+            db.executemany("INSERT INTO claims (problem, first, writer) VALUES (?, ?, ?)", claims)
+        return free
+
+    def claimants(self) -> str:
+        """The other processes with claims, as text for a message."""
+        own = None if self._writer is None else name_of(self._writer)
+        with self.transaction() as db:
+            names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
+        return f"process {processes(names)}" if names else "another process"
+
+    def release(self) -> None:
+        """Release all claimed chunks without committing them."""
+        if self._writer is not None:
+            with self.transaction(write=True) as db:
+                db.execute("DELETE FROM claims WHERE writer = ?", (name_of(self._writer),))
+
+    def commit(self, samples: Sequence[Sample]) -> list[Chunk]:
+        """Store whole chunks, all of them or none; returns those that were not there before.
+
+        A chunk that is there already is dropped when its seeds and tokens (texts, where there are no tokens) are the
+        same, else DataError: the sampler is not a function of the seed. DataError also for chunks that are not whole
+        and for samples that cannot be used, with nothing written.
+        """
+        rows, chunks = checked(samples, self._size, self.identity.turns)
+        with self.transaction(write=True) as db:
+            held = self._held({chunk.problem for chunk in chunks})
+            new = [chunk for chunk in chunks if chunk not in held]
+            for chunk in new:
+                delete(db, chunk)  # what is left of it, where rows were deleted by hand
+            for sample in rows:
+                row = self._row_of(sample)
+                if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in held:
+                    self._check_same(db, row)
+                else:
+                    insert(db, row)
+            db.executemany("DELETE FROM claims WHERE problem = ? AND first = ?", [chunk.address for chunk in chunks])
+        return new
+
+    def _row_of(self, sample: Sample) -> dict[str, Any]:
+        """A sample as it is stored, judged and made under this identity."""
+        row = stored(vars(sample))
+        for name in ESCAPED:
+            row[name] = None if row[name] is None else escape(row[name])
+        row["sample"] = int(sample.sample)
+        row["seed"] = None if sample.seed is None else int(sample.seed)
+        row["latency_s"] = None if sample.latency_s is None else float(sample.latency_s)
+        row["text_hash"] = text_hash(sample.text)
+        row["verifier"] = self.identity.verifier_hash
+        row["versions"] = json.dumps(dict(self.identity.versions), sort_keys=True)
+        row[TURNS] = None if sample.turns is None else json.dumps(sample.turns)
+        return row
+
+    def _check_same(self, db: sqlite3.Connection, new: Mapping[str, Any]) -> None:
+        sql = "SELECT seed, token_ids, text_hash FROM samples WHERE problem = :problem AND sample = :sample"
+        seed, tokens, text = db.execute(sql, new).fetchone()
+        if tokens is None or new["token_ids"] is None:
+            same = text == new["text_hash"]
+        else:
+            same = tokens == new["token_ids"]
+        if seed != new["seed"] or not same:
+            raise DataError(
+                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} already exists with "
+                "other tokens or another seed: this sampler is not a function of the seed, or two evaluations share "
+                "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
+            )
+
+    def describe(self, questions: Mapping[str, AskedProblem]) -> None:
+        """Keep the prompts and golds of problems that have none here yet."""
+        if set(questions) <= set(self.questions()):
+            return
+        with self.transaction(write=True) as db:
+            insert_questions(db, questions)
 
     def keep_place(self, model: str) -> None:
         """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, as folders
         move."""
         if self.place() != model:
             self.note(place=model)
-
-    def place(self) -> str | None:
-        """The folder or name of the policy as recorded by `keep_place`; None without a record."""
-        model = self.facts().get("place")
-        return None if model is None else str(model)
-
-    def lacking(self, counts: Counts) -> str:
-        """A text about requested problems without samples in `counts`; "" if there are none."""
-        wanted, have = self.wanted().get("problems", 0), len(counts.problems)
-        return f"samples of {have} of {wanted} problems; {self._advice()}" if have < wanted else ""
-
-    def verifiers(self) -> list[dict[str, Any]]:
-        """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
-        there are several where a store was judged again and then topped up."""
-        with self.transaction() as db:
-            table = VERDICTS if self._older else "verdicts"
-            sql = f"SELECT verifier, who, at, count(*) FROM {table} GROUP BY pass, verifier ORDER BY pass, min(id)"
-            rows = db.execute(sql).fetchall()
-        rows = rows or [(self.identity.verifier_hash, None, None, 0)]
-        return [dict(zip(("verifier_hash", "by", "at", "rows"), row, strict=True)) for row in rows]
 
     def _judges(self) -> set[str]:
         """The verifiers of the samples' newest verdicts."""
@@ -147,14 +233,15 @@ class SampleStore(SampleRows):
             raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
         written = TURNS if TURNS in self.columns else "text"
         rows = self._read(("problem", "sample", written, "finish", "verifier"), None, None)
-        others = [row[:4] for row in rows if row[4] != verifier_hash]
-        for start in range(0, len(others), batch):
-            some = others[start : start + batch]
-            problems = [unescape(row[0]) for row in some]
-            texts = [_judged_text(row[2], row[3], written == TURNS) for row in some]
-            verdicts = _checked_verdicts(function(problems, texts), problems, [row[1] for row in some])
-            self._add_pass([row[:2] for row in some], verdicts, {"verifier": verifier_hash, "who": by or _somebody(), "at": now()})
-        return len(others)
+        outdated = [row[:4] for row in rows if row[4] != verifier_hash]
+        for start in range(0, len(outdated), batch):
+            part = outdated[start : start + batch]
+            addresses = [(problem, sample) for problem, sample, _, _ in part]
+            texts = [_judged_text(text, finish, written == TURNS) for _, _, text, finish in part]
+            names = [unescape(problem) for problem, _ in addresses]
+            verdicts = _checked_verdicts(function(names, texts), names, [sample for _, sample in addresses])
+            self._add_pass(addresses, verdicts, {"verifier": verifier_hash, "who": by or _somebody(), "at": now()})
+        return len(outdated)
 
     def _add_pass(self, addresses: Sequence[tuple[str, int]], verdicts: Sequence[dict[str, Any]], about: dict[str, Any]) -> None:
         """One more verdict on each of these samples. about: verifier, who and at."""
@@ -162,14 +249,6 @@ class SampleStore(SampleRows):
             (number,) = db.execute("SELECT max(pass) + 1 FROM verdicts").fetchone()
             for address, verdict in zip(addresses, verdicts, strict=True):
                 judge(db, address, {"pass": number, **about, **verdict})
-
-    def under(self, key: str) -> set[str | None]:
-        """What the samples' versions say of `key` (`SCORED`, `GUIDED`), each once; None is of those that say nothing."""
-        with self.transaction() as db:
-            return {self._versions(text).get(key) for (text,) in db.execute("SELECT DISTINCT versions FROM samples")}
-
-    def _versions(self, text: str) -> dict[str, Any]:
-        return dict(parse_json(text, f"{self.path / FILE}, versions of a sample"))
 
     def score(
         self,
@@ -185,31 +264,29 @@ class SampleStore(SampleRows):
         which not all token ids are known stay as they are, with a warning. DataError where one number per token is not what
         `function` gave.
         """
-        lacking = self.unscored(stamp)
-        for chunk in lacking:
+        unscored = self.unscored(stamp)
+        for chunk in unscored:
             rows = [s for s in self.samples(problems=[chunk.problem]) if s.sample in chunk.samples]
             values = _fitting(rows, function(rows))
             with self.transaction(write=True):
                 for row, logps in zip(rows, values, strict=True):
                     self._rescore(row, logps, stamp)
             progress(self._size)
-        return len(lacking) * self._size
+        return len(unscored) * self._size
 
     def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
         """The chunks that `score` would score, in the order of the table."""
+        key, base = stamp
         with self.transaction() as db:
-            versions = [text for (text,) in db.execute("SELECT DISTINCT versions FROM samples")]
-            scored = json.dumps([text for text in versions if self._versions(text).get(stamp[0]) == stamp[1]])
+            scored = [text for text, versions in self._all_versions().items() if versions.get(key) == base]
             rows = db.execute(
                 "SELECT problem, sample / :size * :size, min(token_ids IS NOT NULL) FROM samples GROUP BY 1, 2 HAVING"
                 " max(base_logps IS NULL OR versions NOT IN (SELECT value FROM json_each(:scored)))",
-                {"size": self._size, "scored": scored},
+                {"size": self._size, "scored": json.dumps(scored)},
             ).fetchall()
-        if lost := sum(self._size for *_, known in rows if not known):
-            warnings.warn(
-                f"{self.path}: {lost} samples have no token ids, so {stamp[1]} cannot score them", stacklevel=2
-            )
-        chunks = [Chunk(unescape(problem), first, self._size) for problem, first, known in rows if known]
+        chunks = [Chunk(unescape(problem), first, self._size) for problem, first, has_tokens in rows if has_tokens]
+        if lost := (len(rows) - len(chunks)) * self._size:
+            warnings.warn(f"{self.path}: {lost} samples have no token ids, so {base} cannot score them", stacklevel=2)
         return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
 
     def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
@@ -244,11 +321,8 @@ def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: s
         noted["verifier_hash"] = changed
     if not binding:
         return noted
-    lines, also = (
-        "".join(f"\n  {name}: {json.dumps(a)} -> {json.dumps(b)}" for name, (a, b) in changes.items())
-        for changes in (binding, noted)
-    )
-    also = f"\nThese differ too, and would only be noted:{also}" if also else ""
+    lines = _change_lines(binding)
+    also = f"\nThese differ too, and would only be noted:{_change_lines(noted)}" if noted else ""
     judge = ""
     if "verifier_hash" in binding:
         judge = (
@@ -261,13 +335,18 @@ def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: s
     )
 
 
+def _change_lines(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    return "".join(f"\n  {name}: {json.dumps(old)} -> {json.dumps(new)}" for name, (old, new) in changes.items())
+
+
 def _fitting(rows: Sequence[Sample], scores: Sequence[ArrayLike]) -> list[NDArray[np.float32]]:
     """Log-probs (T,) of each row. DataError where one does not fit."""
-    values = [np.asarray(one, np.float32) for one in scores]
+    values = [np.asarray(logps, np.float32) for logps in scores]
+    shapes = [logps.shape for logps in values]
     lengths = [len(np.asarray(row.token_ids)) for row in rows]
-    if [one.shape for one in values] != [(length,) for length in lengths]:
+    if shapes != [(length,) for length in lengths]:
         raise DataError(
-            f"score: problem {rows[0].problem!r}: shapes {[one.shape for one in values][:3]}... for samples of {lengths[:3]}... "
+            f"score: problem {rows[0].problem!r}: shapes {shapes[:3]}... for samples of {lengths[:3]}... "
             "tokens; one number per token is wanted"
         )
     return values

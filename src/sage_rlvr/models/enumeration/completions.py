@@ -29,7 +29,8 @@ MOST_STATES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Enumerated:
-    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only.
+    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only. `enumerate_completions` makes
+    it; exact evaluation and the theory read it.
 
     tokens (B, T) long and mask (B, T) bool, the end token counted; states (B, T) long, the state in which each token is
     chosen; probs (B,) float64, which sum to 1; finished (B,) bool, ended by an end token; dropped (B,) bool, cut off because
@@ -187,9 +188,9 @@ def enumerate_to(
     try:
         for halves in range(2, 25):
             floor = 10.0 ** (-halves / 2)
-            found = enumerate_completions(model, tokens, prompt_ids, max_new_tokens, floor=floor, most_states=most_states)
-            if found.remainder <= remainder:
-                return found
+            enumerated = enumerate_completions(model, tokens, prompt_ids, max_new_tokens, floor=floor, most_states=most_states)
+            if enumerated.remainder <= remainder:
+                return enumerated
     except DataError as error:
         raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
     raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; use a larger remainder.")

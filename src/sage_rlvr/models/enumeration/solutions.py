@@ -32,7 +32,7 @@ def solution_logps(
     Returns {temperature: [float64 array of log-probs, one a right completion in `task.solutions` order] per problem}.
     """
     model.eval()
-    found: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
+    logps: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
     for chunk, solutions in _chunks(task, problems):
         prompts = [tokens.encode_prompt(task.prompt(p)) for p in chunk]
         # Any of the end tokens ends a completion, so a right text is as likely as all of its ends together.
@@ -41,9 +41,9 @@ def solution_logps(
         per_row = _row_logps(model, prompts, rows, counts, temperatures)
         for t in temperatures:
             ended = np.logaddexp.reduce(per_row[t].reshape(-1, len(tokens.eos_ids)), axis=1)
-            found[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
+            logps[t].extend(np.split(ended, np.cumsum([len(listed) for listed in solutions])[:-1]))
         progress(len(chunk))
-    return found
+    return logps
 
 
 def lister(task: Task) -> Callable[[object], list[str]]:
@@ -83,8 +83,8 @@ def _row_logps(
     ids, lengths = pad_right(rows, next(model.parameters()).device)
     mask = torch.arange(ids.shape[1], device=ids.device)[None, :] < lengths[:, None]
     owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(ids.device)
-    found = logps_at(model, prompts, ids, mask, owners, temperatures)
-    return {t: logps.double().sum(1).cpu().numpy() for t, logps in found.items()}
+    by_temperature = logps_at(model, prompts, ids, mask, owners, temperatures)
+    return {t: logps.double().sum(1).cpu().numpy() for t, logps in by_temperature.items()}
 
 
 def log_right(
@@ -94,6 +94,6 @@ def log_right(
 
     A problem a call, so that the number does not depend on which problems are asked beside it.
     """
-    found = solution_logps(model, tokens, task, [problem], (temperature,))[temperature][0]
+    logps = solution_logps(model, tokens, task, [problem], (temperature,))[temperature][0]
     short = [len(tokens.encode(text)) < max_new_tokens for text in lister(task)(problem)]  # and one token for the end
-    return float(np.logaddexp.reduce(found[short])) if any(short) else -np.inf
+    return float(np.logaddexp.reduce(logps[short])) if any(short) else -np.inf

@@ -42,7 +42,7 @@ def weights_of(model: PreTrainedModel) -> Folded | Plain:
 
 
 class Folded:
-    """Weights of a small float32 model laid out for decoding.
+    """Weights of a small float32 model laid out for decoding. `weights_of` makes it; `Decoder` reads it.
 
     Folded into the projection that follows: each norm's weight and sqrt(C), so that what is left of the norm is
     x / sqrt(|x|^2 + C eps); into q, the attention's 1 / sqrt(D). Rotary turns coordinates i and i + D/2 of a query
@@ -130,7 +130,8 @@ def onednn_has_bf16() -> bool:
 
 
 class Plain:
-    """The parameters as they are. record: where each step's activations go, for an update without a forward of its own."""
+    """The parameters as they are. record: where each step's activations go, for an update without a forward of its own.
+    `weights_of` and the sampler of an update with a record make it; `Decoder` reads it."""
 
     def __init__(self, net: Net) -> None:
         self.net, self.versions = net, net.versions
@@ -231,7 +232,8 @@ class Plain:
 
 
 class Decoder:
-    """Decodes P prompts x G completions after one run of the prompts; completions are prompt-major, and ended ones leave.
+    """Decodes P prompts x G completions after one run of the prompts; completions are prompt-major, and ended ones leave. The
+    sampler makes one per call, and reads its logits token by token.
 
     Inside, key-value heads come first: the completions of a head then lie prompt after prompt, so that attention over the prompts
     is one product of (K * P) matrices (G * R, D) x (D, S), each prompt read once.

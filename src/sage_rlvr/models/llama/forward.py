@@ -71,7 +71,8 @@ class Activations:
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What a sampler computed on its way: the record of the N nodes of `Layout.of(..., distinct=False)`, and the logits (M, V) that
-    it drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT_LOGITS`.
+    it drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT_LOGITS`. The sampler
+    makes it; training scores by it without a second forward.
 
     ids, positions (N,): of the nodes. versions: of the weights that it drew with. A trace serves one update.
     """

@@ -25,6 +25,7 @@ TILE_WEIGHTS = 1 << 23
 @dataclass(frozen=True, eq=False)
 class Tile:
     """I texts with J queries each against their first U keys: query j of text i sees the keys from the start of the text to itself.
+    `Layout` makes it; attention reads it.
 
     query_nodes (I, J), key_nodes (I, U): nodes of queries and keys, 0 where there is none; masked (I, 1, 1, J, U) bool: keys that a
     query must not see; nodes (m,): those whose query is computed here, and places (m,) where among the I * J.
@@ -39,7 +40,8 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """N nodes of P prompts and B completions, of which n tokens are counted.
+    """N nodes of P prompts and B completions, of which n tokens are counted. `Layout.of` makes it of prompts and completions;
+    forward, attention and scores read it.
 
     ids, positions (N,): a token and its place in its text. tiles: every node is a query in exactly one. outputs (M,): nodes whose
     next token is counted, each once; of_token (n,): of each counted token, in the order of `mask.nonzero()`, its place in

@@ -71,7 +71,8 @@ Versions = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Weights of a block, each (outputs, inputs) as transformers stores them. q, k, v and gate, up are products of one input."""
+    """Weights of a block, each (outputs, inputs) as transformers stores them. q, k, v and gate, up are products of one input.
+    `Net` makes it; forward and decoder read it."""
 
     attention_norm: Tensor
     qkv: tuple[Tensor, Tensor, Tensor]

@@ -15,9 +15,8 @@ from sage_rlvr.errors import SageError
 from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
 from sage_rlvr.evaluation.store import AskedProblem, Sample, SampleStore
-from sage_rlvr.evaluation.store.database import TURNS
-from sage_rlvr.evaluation.store.rows import turns_in
-from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
+from sage_rlvr.evaluation.store.sample import POLICY, own_of, turns_in, unescape, unmarked
+from sage_rlvr.evaluation.store.schema import TURNS
 from sage_rlvr.extras import advice
 from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.results.design import BASE, Design

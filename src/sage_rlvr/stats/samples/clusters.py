@@ -12,14 +12,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, SMALL, Interval, bca, bootstrap_means, share_limits
 from sage_rlvr.stats.laws import t_ppf
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sage_rlvr.stats.passk import Floats, Ints
 
 CLUSTERS = "clusters of problems and their samples"
 SPARSE = 10  # with hits (or misses) in fewer problems than this, a bootstrap has too little to draw from

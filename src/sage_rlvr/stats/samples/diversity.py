@@ -23,7 +23,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import Interval, share_interval
 from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
 
-Answers = Sequence[str | None]
+AnswerKeys = Sequence[str | None]
 BOTH_RIGHT = "problems with two correct answers"
 
 
@@ -47,7 +47,7 @@ class Tally:
         return int(self.counts.sum()) + self.silent
 
 
-def tally(answers: Answers, correct: ArrayLike) -> Tally:
+def tally(answers: AnswerKeys, correct: ArrayLike) -> Tally:
     """Count the answers of one problem: answers (n,), correct (n,) bool. Raises DataError for other shapes or no sample."""
     verdicts = np.asarray(correct)
     if verdicts.shape != (len(answers),) or not len(answers) or not np.all((verdicts == 0) | (verdicts == 1)):
@@ -65,7 +65,7 @@ def tally(answers: Answers, correct: ArrayLike) -> Tally:
     return Tally(texts, named[:, 0], named[:, 1], silent, silent_right)
 
 
-def distinct_correct(answers: Answers, correct: ArrayLike) -> int:
+def distinct_correct(answers: AnswerKeys, correct: ArrayLike) -> int:
     """How many different answers the correct ones of n samples gave. Grows with n: compare at equal n.
 
     In mathematics there is one right value, so this counts spellings unless answers are canonical; it says something
@@ -74,7 +74,7 @@ def distinct_correct(answers: Answers, correct: ArrayLike) -> int:
     return int(np.sum(tally(answers, correct).right > 0))
 
 
-def expected_distinct_correct(answers: Answers, correct: ArrayLike, ks: Sequence[int]) -> Floats:
+def expected_distinct_correct(answers: AnswerKeys, correct: ArrayLike, ks: Sequence[int]) -> Floats:
     """Expected number of different correct answers among k of the n samples, (K,): unbiased for k draws from the policy.
 
     sum over correct answers a of pass@k(n, n_a), n_a its correct samples: Hurlbert's rarefaction (1971). k = n gives
@@ -86,7 +86,7 @@ def expected_distinct_correct(answers: Answers, correct: ArrayLike, ks: Sequence
     return np.asarray(chances.sum(axis=0))
 
 
-def pcmd(answers: Answers, correct: ArrayLike) -> float:
+def pcmd(answers: AnswerKeys, correct: ArrayLike) -> float:
     """Chance that two correct answers, drawn without replacement among n samples, differ; NaN with fewer than two of them.
 
     The unbiased estimate of 1 - sum_a (P(a) / P(correct))^2 at its number K of correct answers, for independent samples: a sample
@@ -126,7 +126,7 @@ def expected_distinct(n: ArrayLike, groups: Sequence[Sequence[int]], ks: Sequenc
     return out
 
 
-def answer_entropy(answers: Answers, *, miller_madow: bool = False) -> float:
+def answer_entropy(answers: AnswerKeys, *, miller_madow: bool = False) -> float:
     """AnswerEntropy of n samples in nats; None (an incomplete response) is a class of its own.
 
     The plug-in value is too low by about (m - 1) / 2n for m possible answers, so compare at equal n.

@@ -26,13 +26,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.stats.passk import Bools, Floats, Ints
 
-Mask = NDArray[np.bool_]
 FindingKind = Literal[
     "copies", "equal groups", "multiples", "sorted", "shared noise", "shared seeds", "greedy", "problems twice", "cut",
     "same samples", "same noise",
@@ -68,7 +67,7 @@ class Independence:
 
     findings: tuple[SampleFinding, ...]
     n: Ints
-    kept: Mask
+    kept: Bools
     cluster: Ints | None = None
 
     @property
@@ -137,7 +136,7 @@ def check_pair(
     a: Sequence[Sequence[Hashable]],
     b: Sequence[Sequence[Hashable]],
     *,
-    kept: tuple[Mask, Mask] | None = None,
+    kept: tuple[Bools, Bools] | None = None,
 ) -> tuple[SampleFinding, ...]:
     """Check two files of the same problems in the same order: are the samples of b those of a, or drawn with the same noise?
 
@@ -175,7 +174,7 @@ def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[SampleFindin
     return tuple(_some(_same_samples(left == right, np.minimum(chance, 0.0), "have the same count")))
 
 
-def _same_samples(same: Mask, chance: Floats, what: str) -> SampleFinding | None:
+def _same_samples(same: Bools, chance: Floats, what: str) -> SampleFinding | None:
     log_e = _log_mean([_bet(same, chance, eps) for eps in _DOUBT])
     if log_e < -math.log(ALARM):
         return None
@@ -211,7 +210,7 @@ class _Coded:
         return cls(codes, n)
 
     @property
-    def there(self) -> Mask:
+    def there(self) -> Bools:
         return self.codes >= 0
 
     def counts(self) -> Ints:
@@ -221,7 +220,7 @@ class _Coded:
         flat = rows * wide + self.codes[rows, places]
         return np.bincount(flat, minlength=problems * wide).reshape(problems, wide)
 
-    def only(self, rows: Ints | Mask) -> _Coded:
+    def only(self, rows: Ints | Bools) -> _Coded:
         n = self.n[rows]
         return _Coded(self.codes[rows, : int(n.max(initial=0))], n)
 
@@ -259,7 +258,7 @@ def _log_mean(values: ArrayLike) -> float:
     return float(special.logsumexp(array) - math.log(len(array))) if array.size else -math.inf
 
 
-def _bet(hit: Mask, log_p: Floats, eps: float) -> float:
+def _bet(hit: Bools, log_p: Floats, eps: float) -> float:
     """Log e-value of events (N,) with log chances (N,): copies with probability 1 - eps. A chance of 1 or 0 is no bet."""
     open_ = (log_p < -1e-12) & np.isfinite(log_p)
     won = np.logaddexp(math.log1p(-eps) - log_p[open_ & hit], math.log(eps))
@@ -335,7 +334,7 @@ def _models(n: int, group: int | None) -> Iterator[_Model]:
         yield from (_Model(size, lag) for lag in range(1, min(2 * size, n)))
 
 
-def _copies(coded: _Coded, group: int | None) -> tuple[SampleFinding, Mask] | None:
+def _copies(coded: _Coded, group: int | None) -> tuple[SampleFinding, Bools] | None:
     """Places that repeat other places on all problems."""
     telling = coded.telling()
     m = telling.codes.shape[1]
@@ -366,7 +365,7 @@ def _copies(coded: _Coded, group: int | None) -> tuple[SampleFinding, Mask] | No
 
 def _explained(
     pairs: _Pairs, models: Sequence[_Model], by_model: Floats, single: Floats
-) -> tuple[_Model | None, Mask, tuple[float, float]] | None:
+) -> tuple[_Model | None, Bools, tuple[float, float]] | None:
     """The model with the most evidence, or the single pairs, that makes copies agree nearly always: the linked places, and how
     often these and other places agree."""
     places = len(pairs.trials)
@@ -393,7 +392,7 @@ def _explained(
     return None if found is None else (None, *found)
 
 
-def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Mask, tuple[float, float]] | None:
+def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Bools, tuple[float, float]] | None:
     """The linked places, and how often they and other places agree; None unless four in five of the linked are copies. Places that
     differ for another reason, as in temperature, agree only somewhat more often than others."""
     linked = np.zeros(pairs.trials.shape, dtype=bool)
@@ -416,7 +415,7 @@ def _where(model: _Model) -> str:
     return f"answer {step} of a group of {model.size} is answer j of the next group"
 
 
-def _labels(linked: Mask) -> Ints:
+def _labels(linked: Bools) -> Ints:
     """The first place of the set of linked places to which each place belongs."""
     parent = list(range(len(linked)))
 
@@ -432,7 +431,7 @@ def _labels(linked: Mask) -> Ints:
     return np.array([root(x) for x in range(len(linked))])
 
 
-def _first_of_each(linked: Mask, n: int) -> Mask:
+def _first_of_each(linked: Bools, n: int) -> Bools:
     """(n,) True at the first place of each set of linked places."""
     keep = np.ones(n, dtype=bool)
     keep[: len(linked)] = _labels(linked) == np.arange(len(linked))
@@ -443,7 +442,7 @@ def _first_of_each(linked: Mask, n: int) -> Mask:
 # the same answers in another order
 
 
-def _equal_groups(coded: _Coded, group: int | None) -> tuple[SampleFinding, Mask] | None:
+def _equal_groups(coded: _Coded, group: int | None) -> tuple[SampleFinding, Bools] | None:
     """Groups with the same multiset of answers. Of two groups of m, pooled and dealt again, both get the same multiset with
     probability prod_a C(2 c_a, c_a) / C(2 m, m), c_a being the group's own counts."""
     telling = coded.telling()
@@ -500,7 +499,7 @@ def _log_ways(ordered: Ints) -> Floats:
     return total
 
 
-def _multiples(coded: _Coded) -> tuple[SampleFinding, Mask] | None:
+def _multiples(coded: _Coded) -> tuple[SampleFinding, Bools] | None:
     """Answers that all come twice (three, four, eight times), in any order.
 
     Leave out the answer of a problem's first sample: the counts N of the others are binomial. For p <= 1/2 a count above 0 is a
@@ -532,7 +531,7 @@ def _multiples(coded: _Coded) -> tuple[SampleFinding, Mask] | None:
     return None
 
 
-def _one_of_each(coded: _Coded, counts: Ints, r: int) -> Mask:
+def _one_of_each(coded: _Coded, counts: Ints, r: int) -> Bools:
     """True at the first samples of each answer: as many as an answer has copies, divided by r and rounded up."""
     keep = coded.there.copy()
     for i, row in enumerate(coded.codes):
@@ -568,7 +567,7 @@ def _sorted(coded: _Coded, what: str) -> SampleFinding | None:
 # noise shared between problems, and the rest
 
 
-def _shared_noise(outcomes: _Coded, kept: Mask) -> SampleFinding | None:
+def _shared_noise(outcomes: _Coded, kept: Bools) -> SampleFinding | None:
     """Samples at one place right together on many problems: one seed per place for all prompts.
 
     Given a problem's earlier outcomes and its total, the next is right with known probability p_i. The bet is that at each place
@@ -619,7 +618,7 @@ def _greedy(coded: _Coded) -> SampleFinding | None:
     return SampleFinding(kind="greedy", words=words, certain=False, effective_n=1, evidence={"equal": hits, "problems": trials})
 
 
-def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[SampleFinding], Mask]:
+def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[SampleFinding], Bools]:
     """Sampling seeds: the same seed and answer twice in a problem; the same seeds for every problem."""
     if not np.array_equal(coded.n, seeds.n):
         raise DataError("sampling_seeds and answers list different numbers of samples; pass one seed a sample.")
@@ -680,7 +679,7 @@ def _cut(cut: Sequence[ArrayLike]) -> SampleFinding | None:
 # two files
 
 
-def _kept_of(rows: Sequence[Sequence[Hashable]], kept: Mask) -> list[list[Hashable]]:
+def _kept_of(rows: Sequence[Sequence[Hashable]], kept: Bools) -> list[list[Hashable]]:
     return [[x for x, keep in zip(row, mask, strict=False) if keep] for row, mask in zip(rows, kept.tolist(), strict=True)]
 
 
@@ -690,7 +689,7 @@ def _joined(a: Sequence[Sequence[Hashable]], b: Sequence[Sequence[Hashable]]) ->
     return both, np.array([len(x) for x in a]), np.array([len(y) for y in b])
 
 
-def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Mask, Floats, int]:
+def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Bools, Floats, int]:
     """Of each problem: whether the halves hold the same multiset, the log chance of that under a random split of the pooled
     answers, and how many have them in the same order too."""
     same, log_p, ordered = np.zeros(len(na), dtype=bool), np.full(len(na), -np.inf), 0

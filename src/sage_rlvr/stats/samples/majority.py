@@ -20,10 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import SEED
-from sage_rlvr.stats.samples.diversity import Answers, Tally, tally
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.stats.samples.diversity import AnswerKeys, Tally, tally
 
 DRAWS = 20_000
 _EXACT_COST = 10**9  # k * k * n above which subsets are sampled: k = 1,024 of n = 1,024 is the edge
@@ -44,7 +42,7 @@ class Majority:
 
 
 def maj_at_k(
-    answers: Answers,
+    answers: AnswerKeys,
     correct: ArrayLike,
     ks: Sequence[int],
     *,

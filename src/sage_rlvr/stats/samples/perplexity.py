@@ -15,14 +15,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval
+from sage_rlvr.stats.passk import Floats, Ints
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 FEW_PROBLEMS = 10

@@ -15,11 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats
 
 STRIDE = 40  # tokens between two windows of a response, as in the released code of VERL
 

@@ -16,7 +16,8 @@ from sage_rlvr.contrib.io.lm_eval.files import OURS, SIDECAR, hashes_of, sidecar
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.judged import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, Sample, prompt_hash
+from sage_rlvr.evaluation.store.identity import Identity
+from sage_rlvr.evaluation.store.sample import AskedProblem, Sample, prompt_hash
 from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.safe_io import MIB, parse_json, read_json, read_lines
 

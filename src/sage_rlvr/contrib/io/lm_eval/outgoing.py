@@ -13,7 +13,8 @@ import numpy as np
 from sage_rlvr.contrib.io.lm_eval.files import OURS, as_json, hashes_of, sidecar
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import Identity, Sample
+from sage_rlvr.evaluation.store.identity import Identity
+from sage_rlvr.evaluation.store.sample import Sample
 from sage_rlvr.runs import write_text_atomic
 
 FILTER = "sage-rlvr"
@@ -37,7 +38,9 @@ def export_lm_eval(
     `import_lm_eval` makes the same store again, but for token-level columns and latencies.
     """
     date = date or datetime.datetime.now().isoformat().replace(":", "-")
-    known = sidecar(store.path) | {problem: dict(doc) for problem, doc in (docs or {}).items()}
+    known = sidecar(store.path)
+    for problem, doc in (docs or {}).items():
+        known[problem] = dict(doc)
     judges = set(store.lists(("verifier",), n=n, verifier=verifier)["verifier"])
     if len(judges) != 1:
         raise DataError(
@@ -46,61 +49,74 @@ def export_lm_eval(
     by_problem: dict[str, list[Sample]] = {}
     for sample in store.samples(n=n, verifier=verifier):
         by_problem.setdefault(sample.problem, []).append(sample)
-    if unknown := [problem for problem in by_problem if problem not in known]:
+    unknown = [problem for problem in by_problem if problem not in known]
+    if unknown:
         raise DataError(
             f"{store.path}: keeps no prompts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
             "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
             ".jsonl file with id, problem and answer)"
         )
-    if len(repeats := {len(samples) for samples in by_problem.values()}) > 1:
+    sizes = {len(samples) for samples in by_problem.values()}
+    if len(sizes) > 1:
         raise DataError(
-            f"{store.path}: problems have {sorted(repeats)} samples; set n to write the first n of each"
+            f"{store.path}: problems have {sorted(sizes)} samples; set n to write the first n of each"
         )
-    lines = [
-        _line(number, known[problem], rows, store.identity) for number, (problem, rows) in enumerate(by_problem.items())
-    ]
-    task, folder = store.identity.task.replace("/", "_"), Path(folder)
-    path = folder / f"samples_{task}_{date}.jsonl"
-    write_text_atomic(path, "".join(as_json(line) + "\n" for line in lines))
+    lines = []
+    for number, (problem, samples) in enumerate(by_problem.items()):
+        lines.append(_line(number, known[problem], samples, store.identity))
+    task = store.identity.task.replace("/", "_")
+    path = Path(folder) / f"samples_{task}_{date}.jsonl"
+    text = "".join(as_json(line) + "\n" for line in lines)
+    write_text_atomic(path, text)
     summary = _summary(store.identity, task, lines, judges.pop())
-    write_text_atomic(folder / f"results_{date}.json", as_json(summary, indent=2) + "\n")
+    write_text_atomic(path.with_name(f"results_{date}.json"), as_json(summary, indent=2) + "\n")
     return path
 
 
 def _line(number: int, known: Mapping[str, Any], rows: list[Sample], identity: Identity) -> dict[str, Any]:
-    kept = {"doc": dict(known["doc"]), "target": str(known["target"]), "prompt": str(known["prompt"])}
-    shown = [row.text if row.answer is None else row.answer for row in rows]
-    ours = {name: [getattr(row, name) for row in rows] for name in OURS}
-    request = {"arg_0": kept["prompt"], "arg_1": known.get("settings") or _settings(identity)}
+    """The line of a document with all of its samples."""
+    document = {"doc": dict(known["doc"]), "target": str(known["target"]), "prompt": str(known["prompt"])}
+    answers = [row.text if row.answer is None else row.answer for row in rows]
+    ours: dict[str, Any] = {"problem": rows[0].problem, "prompt_hash": rows[0].prompt_hash}
+    for name in OURS:
+        ours[name] = [getattr(row, name) for row in rows]
+    request = {"arg_0": document["prompt"], "arg_1": known.get("settings") or _settings(identity)}
     return {
         "doc_id": known.get("doc_id", number),
-        "doc": kept["doc"],
-        "target": kept["target"],
+        "doc": document["doc"],
+        "target": document["target"],
         "arguments": {"gen_args_0": request},
         "resps": [[row.text for row in rows]],
-        "filtered_resps": shown if len(rows) == 1 else [shown],
+        "filtered_resps": answers if len(rows) == 1 else [answers],
         "filter": FILTER,
         "metrics": ["exact_match", "undecided"],
-        **hashes_of(kept),
-        "exact_match": float(np.mean([row.verdict == "right" for row in rows])),
-        "undecided": float(np.mean([row.verdict == "undecided" for row in rows])),
-        "sage_rlvr": {"problem": rows[0].problem, "prompt_hash": rows[0].prompt_hash, **ours},
+        **hashes_of(document),
+        "exact_match": _share(rows, "right"),
+        "undecided": _share(rows, "undecided"),
+        "sage_rlvr": ours,
     }
 
 
+def _share(rows: list[Sample], verdict: str) -> float:
+    return float(np.mean([row.verdict == verdict for row in rows]))
+
+
 def _settings(identity: Identity) -> dict[str, Any]:
-    settings = {key: value for key, value in identity.decoding.items() if key not in ("preset", "max_new_tokens")}
-    limit = identity.decoding["max_new_tokens"]
+    """The decoding as the harness names it."""
+    settings = dict(identity.decoding)
+    del settings["preset"]
+    limit = settings.pop("max_new_tokens")
     return {"until": [], "do_sample": not identity.greedy, "max_gen_toks": limit, **settings}
 
 
 def _summary(identity: Identity, task: str, lines: list[dict[str, Any]], verifier: str) -> dict[str, Any]:
+    """The file of results: means over documents, and what identifies policy, problems and verifier."""
     hashes = "".join(line["doc_hash"] + line["prompt_hash"] + line["target_hash"] for line in lines)
-    means = {
-        f"{name},{FILTER}": float(np.mean([line[name] for line in lines])) for name in ("exact_match", "undecided")
-    }
+    result: dict[str, Any] = {"alias": task, "sample_len": len(lines)}
+    for name in ("exact_match", "undecided"):
+        result[f"{name},{FILTER}"] = float(np.mean([line[name] for line in lines]))
     return {
-        "results": {task: {"alias": task, "sample_len": len(lines), **means}},
+        "results": {task: result},
         "config": {"model": "sage-rlvr", "model_sha": identity.revision},
         "model_name": identity.model,
         "task_hashes": {task: hashlib.sha256(hashes.encode()).hexdigest()},

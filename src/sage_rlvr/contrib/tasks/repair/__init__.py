@@ -94,14 +94,14 @@ class Repair(Task):
             raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
         return tuple(one for one in all_problems()[split] if one.kind in self.kinds)[: self.count]
 
-    def asked(self, problem: Broken) -> str:
+    def question(self, problem: Broken) -> str:
         """The numbered program; with `trace` and in one turn, what its first failing test says; then guidance, if any."""
         additions = (problem.said if self.trace and self.turns == 1 else "", problem.guidance)
         return "\n".join([numbered(problem.source), *filter(None, additions)])
 
     def prompt(self, problem: Broken) -> str:
         """The numbered program, what a test said, and the word that asks for an edit."""
-        return f"{self.asked(problem)}\nfix:\n"
+        return f"{self.question(problem)}\nfix:\n"
 
     def messages(self, problem: Broken) -> list[dict[str, str]]:
         """The prompt as a conversation."""
@@ -110,7 +110,7 @@ class Repair(Task):
             f"The function {ENTRY} below fails its unit tests. Mend it. Answer with the lines to change alone, each as LINE: its "
             f"new text.{tool}"
         )
-        return [{"role": "user", "content": f"{words}\n\n{self.asked(problem)}"}]
+        return [{"role": "user", "content": f"{words}\n\n{self.question(problem)}"}]
 
     # ---- one completion, or an episode
 

@@ -166,7 +166,7 @@ class WordProblems(Task):
 
     def doc(self, problem: Story) -> dict[str, str]:
         """Question and answer."""
-        return {"question": problem.text, "answer": str(problem.values[problem.asked])}
+        return {"question": problem.text, "answer": str(problem.values[problem.queried])}
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Story, str]]:
         """Examples `start` to `start + n` of an endless stream: a problem and one of its right completions, each equally likely."""
@@ -211,12 +211,12 @@ class WordProblems(Task):
             "its last step missing": [(p, THEN.join(text.split(THEN)[:-2])) for p, text in first],
             "its beginning missing": [(p, text.partition(THEN)[2]) for p, text in first],
             "its last step twice": [(p, THEN.join([text, *text.split(THEN)[-2:]])) for p, text in first],
-            "the answer alone": [(p, f"{p.asked}{EXACTLY}{p.values[p.asked]}") for p in rows],
+            "the answer alone": [(p, f"{p.queried}{EXACTLY}{p.values[p.queried]}") for p in rows],
         }
         yield Case("", wrong, "wrong")
         chance = sum(p.blind for p in rows)
         yield Check("a walk that takes any fact to a new person", chance, len(rows), note="expected; steps worked without fault")
-        yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.asked])) for p in rows))
+        yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.queried])) for p in rows))
 
     def audited(self) -> str:
         """What an audit looks at, in words."""

@@ -13,7 +13,8 @@ GAP, FACTORS = 9, (2, 3)  # the largest difference of two people that is told, a
 
 
 class Words:
-    """Numbers below bounds from the endless words of a stream, a pure function of its path."""
+    """Numbers below bounds from the endless words of a stream, a pure function of its path. `WordProblems` makes one per
+    example."""
 
     def __init__(self, *path: int) -> None:
         self._words = words(*path)
@@ -70,7 +71,7 @@ def bucket(story: Story) -> int:
     the other side or by other means."""
     values = story.values
     pairs = sorted(sorted((values[fact.who], values[fact.other])) for fact in story.facts if fact.operator)
-    key = repr((pairs, sorted(values[person] for person in story.given), values[story.asked]))
+    key = repr((pairs, sorted(values[person] for person in story.given), values[story.queried]))
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % 100
 
 

@@ -37,7 +37,8 @@ WORKED = re.compile(r"so [A-Z][a-z]+ has [0-9]{1,6}([-+*/])[0-9]{1,6}=[0-9]{1,6}
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`who` has `amount`; or, with an operator, `amount` more ("+") or fewer ("-") than `other`, or so many times as many ("*")."""
+    """`who` has `amount`; or, with an operator, `amount` more ("+") or fewer ("-") than `other`, or so many times as many ("*").
+    `draws.candidate` and `story_of` make it; a `Story` holds its facts."""
 
     who: str
     amount: int
@@ -69,11 +70,11 @@ class Story:
     """
 
     facts: tuple[Fact, ...]
-    asked: str
+    queried: str
 
     def __post_init__(self) -> None:
         who = f"story {self.problem_id!r:.120}:"
-        people = {person for fact in self.facts for person in (fact.who, fact.other) if person} | {self.asked}
+        people = {person for fact in self.facts for person in (fact.who, fact.other) if person} | {self.queried}
         if unknown := sorted(people - set(NAMES)):
             raise DataError(f"{who} {', '.join(unknown)} has no token; take names from {', '.join(NAMES)}")
         keys = [frozenset((fact.who, fact.other)) if fact.operator else fact.who for fact in self.facts]
@@ -119,12 +120,12 @@ class Story:
     @property
     def problem_id(self) -> str:
         """What it says, such as "Ann=7 Dan=Ann+3 Dan?"."""
-        return " ".join([*(fact.short for fact in self.facts), f"{self.asked}?"])
+        return " ".join([*(fact.short for fact in self.facts), f"{self.queried}?"])
 
     @property
     def text(self) -> str:
         """In words."""
-        return "".join(f"{fact}{END}" for fact in self.facts) + f"{ASKED[0]}{self.asked}{ASKED[1]}"
+        return "".join(f"{fact}{END}" for fact in self.facts) + f"{ASKED[0]}{self.queried}{ASKED[1]}"
 
     @cached_property
     def chains(self) -> tuple[tuple[str, ...], ...]:
@@ -132,7 +133,7 @@ class Story:
         chains: list[tuple[str, ...]] = []
 
         def walk(path: tuple[str, ...]) -> None:
-            if path[-1] == self.asked:
+            if path[-1] == self.queried:
                 chains.append(path)
                 return
             for person in self.moves.get(path[-1], {}):
@@ -148,7 +149,7 @@ class Story:
         """The chance that a walk which starts at a given number and takes any fact to a new person ends at the one asked for."""
 
         def chance(path: tuple[str, ...]) -> float:
-            if path[-1] == self.asked:
+            if path[-1] == self.queried:
                 return 1.0
             left = [person for person in self.moves.get(path[-1], {}) if person not in path]
             return sum(chance((*path, person)) for person in left) / len(left) if left else 0.0
@@ -200,7 +201,7 @@ def read(problem: Story, text: str) -> tuple[Verdict, str | None]:
         return Verdict("wrong", "not given"), None
     for sentence, worked in zip(rest[::2], rest[1::2], strict=True):
         last = chain[-1]
-        if last == problem.asked:
+        if last == problem.queried:
             return Verdict("wrong", "more after the answer"), None
         person, fact = next(((who, fact) for who, fact in problem.moves.get(last, {}).items() if str(fact) == sentence), ("", None))
         if fact is None:
@@ -210,7 +211,7 @@ def read(problem: Story, text: str) -> tuple[Verdict, str | None]:
         if worked != problem.worked(last, person):
             return Verdict("wrong", "value"), None
         chain.append(person)
-    right = chain[-1] == problem.asked
+    right = chain[-1] == problem.queried
     return Verdict(*(("right", "right") if right else ("wrong", "another person"))), " ".join(chain)
 
 

@@ -1,0 +1,141 @@
+"""What every sample of a store shares: task, policy, prompt, decoding, verifier and base seed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from sage_rlvr.errors import ConfigError, DataError, short
+from sage_rlvr.evaluation.store.sample import CHUNK, seed_of
+
+_NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[float], bool]]] = {
+    # spelling, the value that means "off" (None: there is none, it must be given), range
+    "temperature": (float, None, lambda x: x >= 0),
+    "top_p": (float, 1.0, lambda x: 0 < x <= 1),
+    "top_k": (lambda x: max(int(x), 0), 0, lambda x: True),  # vLLM says "off" as -1
+    "min_p": (float, 0.0, lambda x: 0 <= x < 1),
+    "max_new_tokens": (int, None, lambda x: x >= 1),
+}
+LATER = {"together": 1, "guidance": "", "turns": 1}  # fields of an identity that stores of before lack, with what they mean there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The settings that determine the samples of a store, in addition to the address of a sample.
+
+    task, task_hash   the problems: their name and a hash of their contents
+    model, revision   the policy: its name or path, and the revision or a hash of its weights
+    prompt, template_hash  name of the prompt format, and a hash of what renders it
+    decoding          preset (a name), temperature, top_p (1: off), top_k (0: off), min_p (0: off), max_new_tokens, and
+                      whatever else the sampler was given
+    verifier_hash     `Task.verifier_hash`: the verifier's version and its limits
+    seed              the base seed of `seed_of`
+    versions          of the libraries; a difference is noted, in all other fields it is refused
+    chunk_size        samples per unit of work: by default 32, and 1 for greedy decoding (temperature 0), which has no second sample
+    turns             the most turns of the policy in an episode; 1: a completion is one text
+    guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
+    together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
+    """
+
+    task: str
+    task_hash: str
+    model: str
+    revision: str
+    prompt: str
+    template_hash: str
+    decoding: Mapping[str, Any]
+    verifier_hash: str
+    seed: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    chunk_size: int | None = None
+    together: int = 1
+    guidance: str = ""
+    turns: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decoding", _decoding(self.decoding))
+        object.__setattr__(self, "versions", dict(sorted(self.versions.items())))
+        size = self.chunk_size
+        if size is None:
+            size = 1 if self.greedy else CHUNK
+        object.__setattr__(self, "chunk_size", size)
+        for name in ("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: must be a non-empty text")
+        if type(self.seed) is not int:
+            raise ConfigError(f"Identity.seed = {self.seed!r}: the base seed is a whole number")
+        if not _is_count(size) or (self.greedy and size > 1):
+            raise ConfigError(
+                f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: must be a whole number >= 1, "
+                "and 1 for greedy decoding, whose samples are all identical"
+            )
+        if not _is_count(self.together):
+            raise ConfigError(f"Identity.together = {self.together!r}: problems per call, a whole number >= 1")
+        if not _is_count(self.turns):
+            raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number >= 1")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every sample of a problem is the same by construction."""
+        return bool(self.decoding["temperature"] == 0)
+
+    @property
+    def truncated_sampling(self) -> bool:
+        """Whether top_p, top_k or min_p cut the sampler's distribution."""
+        return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
+
+    def seed_of(self, problem: str, sample: int) -> int:
+        """`seed_of` with this base seed and task; of second attempts another one, the same whoever guides them."""
+        return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
+
+    def tree(self) -> dict[str, Any]:
+        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""
+        tree = dict(json.loads(json.dumps(asdict(self))))
+        defaults = [name for name, default in LATER.items() if tree[name] == default]
+        return {name: value for name, value in tree.items() if name not in defaults}
+
+    @classmethod
+    def of(cls, tree: Any, where: str = "the identity") -> Identity:
+        """Inverse of `tree`. DataError, beginning with `where`, when a field is missing, unknown or invalid."""
+        wanted = {f.name for f in fields(cls)}
+        if not isinstance(tree, dict) or set(tree) | set(LATER) != wanted:
+            raise DataError(f"{where}: {short(tree)} does not have the fields of an identity: {', '.join(sorted(wanted))}")
+        try:
+            return cls(**tree)
+        except (ConfigError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{where}: not the identity of a sample store: {error}") from error
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1  # True is no number here
+
+
+def requested(tree: Any, where: str) -> dict[str, int]:
+    """The requested size of an evaluation, problems and n, as `SampleStore.want` records it; {} without a record. DataError,
+    beginning with `where`, for any other tree."""
+    known = isinstance(tree, dict) and set(tree) <= {"problems", "n"}
+    if not known or not all(type(count) is int and 0 <= count < 2**63 for count in tree.values()):
+        raise DataError(
+            f"{where}: wanted = {short(tree)}: must be an object with whole numbers problems and n, or {{}}; restore it from a copy"
+        )
+    return dict(tree)
+
+
+def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding settings with one spelling for each value, so that 1 and 1.0, or top_k -1 and 0, are no difference."""
+    settings = dict(given)
+    if not isinstance(settings.get("preset"), str):
+        raise ConfigError("decoding.preset is missing: set the decoding settings, for example preset='paper'")
+    for name, (spelled, off, in_range) in _NUMBERS.items():
+        value = off if settings.get(name) is None else settings[name]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not in_range(value):
+            raise ConfigError(f"decoding.{name} = {value!r}: must be a finite number in its range")
+        settings[name] = spelled(value)
+    try:
+        return dict(json.loads(json.dumps(settings, allow_nan=False, sort_keys=True)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"decoding: {error}; settings are finite numbers, text, lists and mappings") from error
