@@ -63,11 +63,11 @@ class AdaptiveEntropy(Extra):
             )
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"- c 1[H <= {self.target:g}] H_t"
 
     @property
-    def legend(self) -> str:  # type: ignore[override]
+    def legend(self) -> str:
         return (
             f"c from {self.start_at:g}, by {self.delta:g} per rollout up where its mean entropy H <= {self.target:g}, else down, "
             f"in [{self.min_coef:g}, {self.max_coef:g}]"
