@@ -86,7 +86,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def places(method: Method, engine: Any) -> list[str]:
-    return [one.place for one in refusals(method, engine)]
+    return [one.path for one in refusals(method, engine)]
 
 
 @pytest.mark.parametrize("kind", ["surrogate", "reduction", "extra"])
@@ -185,7 +185,7 @@ def test_a_guide_runs_where_its_signals_are(guide: Guide, trl: str, verl: str):
 )
 def test_a_setting_is_refused_at_its_place_with_the_next_step(method: Method, place: str, next_step: str):
     (found,) = refusals(method, "trl")
-    assert found.place == place and next_step in found.instead and found.why
+    assert found.path == place and next_step in found.instead and found.why
     assert isinstance(method.reduction, TokenMean) or method.surrogate == Pacs() or place != "surrogate"
 
 

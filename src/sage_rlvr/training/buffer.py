@@ -51,10 +51,10 @@ def stored(loop: Loop) -> Answers:
 
 def numbered(problems: Sequence[Any]) -> dict[str, int]:
     """Id of a training problem -> its number; of several with one id, the first."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, problem in enumerate(problems):
-        found.setdefault(str(problem.problem_id), number)
-    return found
+        numbers.setdefault(str(problem.problem_id), number)
+    return numbers
 
 
 def places(loop: Loop, problems: Sequence[Any]) -> Tensor:
@@ -105,10 +105,10 @@ def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
     at_once = max(1, config.completions // size)
     for first in range(0, len(problems), at_once):
         numbers = torch.tensor(problems[first : first + at_once])
-        asked = [loop.problems[i] for i in numbers.tolist()]
+        batch = [loop.problems[i] for i in numbers.tolist()]
         rollout = sample(
             model,
-            [list(loop.ask(problem).ids) for problem in asked],
+            [list(loop.ask(problem).ids) for problem in batch],
             group_size=size,
             max_new_tokens=config.max_new_tokens,
             eos_id=loop.tokens.eos_ids,
@@ -118,8 +118,8 @@ def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
             row_ids=rows_of_groups(numbers, size),
             entropies=False,
         )
-        found = found_in(numbers, rewards_of(loop, asked, rollout)[0], answers_of(loop, asked, rollout), rollout, BEFORE)
-        yield replace(found, sampled=rollout.lengths.sum().cpu())
+        right = found_in(numbers, rewards_of(loop, batch, rollout)[0], answers_of(loop, batch, rollout), rollout, BEFORE)
+        yield replace(right, sampled=rollout.lengths.sum().cpu())
 
 
 def base_of(loop: Loop) -> PreTrainedModel:
@@ -164,10 +164,10 @@ def file_answers(loop: Loop, file: str) -> Answers:
         raise DataError(f'{file}: contains no answers; write lines {{"problem": id, "completion": text}}, or remove the key file')
     ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
     spelled = loop.tokens.decode(ids, [True] * len(ids))
-    for where, (problem, text), said, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
-        if not said.right:
+    for where, (problem, text), verdict, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
+        if not verdict.right:
             raise DataError(
-                f"{where}: the completion of problem {problem.problem_id!r} is {said.label} ({said.reason}): "
+                f"{where}: the completion of problem {problem.problem_id!r} is {verdict.label} ({verdict.reason}): "
                 f"{text[:80]!r}; remove or correct the line: a buffer holds only correct answers"
             )
         if back != text:
@@ -186,8 +186,8 @@ def true_answers(loop: Loop) -> Answers:
             'pass them as a file (file: FILE, lines {"problem": id, "completion": text}), or use a task that can list them, such '
             "as countdown"
         )
-    asked = [loop.problems[number] for number in loop.numbers.values()]
-    pairs = [(problem, text) for problem in asked for text in task.solutions(problem)]
+    solvable = [loop.problems[number] for number in loop.numbers.values()]
+    pairs = [(problem, text) for problem in solvable for text in task.solutions(problem)]
     return _of_texts(loop, pairs, [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs])
 
 
@@ -258,8 +258,8 @@ class Memory:
             return
         assert groups.answers is not None, "a buffer's needs have 'answers'"
         numbers = places(self.loop, groups.problems)
-        found = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
-        self.after = buffer.rule.add(self.after, found)
+        right = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
+        self.after = buffer.rule.add(self.after, right)
 
     def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
         """The step is done: what was added stays, beside `parts`, the others' state. `metrics` and those of what is stored.
@@ -298,8 +298,8 @@ class Memory:
         loop, count, collected = self.loop, self.loop.config.updates.per_step, []
         with nullcontext() if count == 1 else undone_if_diverged(loop):
             for number in range(self.step * count, (self.step + 1) * count):
-                found = self.descend(number)
-                collected.append(found | loop.optimizer.step(number) if found["replay/rows"] else found)
+                metrics = self.descend(number)
+                collected.append(metrics | loop.optimizer.step(number) if metrics["replay/rows"] else metrics)
         return mean_of(collected)
 
     def descend(self, number: int) -> dict[str, float]:

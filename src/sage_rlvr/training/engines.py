@@ -90,15 +90,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A part that an engine does not run. place: where it is set, below the method; value: what stands there, in words."""
+    """A part that an engine does not run. path: where it is set, below the method; value: what stands there, in words."""
 
-    place: str
+    path: str
     value: str
     why: str
     instead: str = ""
 
     def __str__(self) -> str:
-        return f"method.{self.place} = {self.value}: {self.why}" + (f"; {self.instead}" if self.instead else "")
+        return f"method.{self.path} = {self.value}: {self.why}" + (f"; {self.instead}" if self.instead else "")
 
 
 # ---- settings that are not one class: each predicate names what it finds
@@ -125,8 +125,8 @@ def kl_in_loss(estimator: str) -> Callable[[Method], bool]:
 
     def holds(method: Method) -> bool:
         anchor = method.anchor
-        found = any_kl(method) and not kl_in_reward(method) and not is_sampled(anchor)
-        return found and anchor.estimator == estimator  # type: ignore[union-attr]
+        in_loss = any_kl(method) and not kl_in_reward(method) and not is_sampled(anchor)
+        return in_loss and anchor.estimator == estimator  # type: ignore[union-attr]
 
     return holds
 
@@ -420,8 +420,8 @@ class Signal:
 
     def lacks(self, engine: Engine, in_q: bool) -> str:
         """Why there is none; "" where there is one."""
-        found: str = getattr(self, f"{engine}_q" if in_q else engine)
-        return found
+        reason: str = getattr(self, f"{engine}_q" if in_q else engine)
+        return reason
 
 
 Q_ON_TRL = "q on TRL has log-probs and entropies alone"
@@ -501,17 +501,17 @@ def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses,
 
 def refusals(method: Method, engine: Engine) -> list[Refusal]:
     """Every part of a method that the engine does not run, in the order of the table; empty if it runs the method."""
-    found = []
+    refused = []
     for row in rows_of(method):
-        if isinstance(said := row.on(engine), Refuses):
-            place, value = _place(method, row)
-            found.append(Refusal(place, value, said.why, said.instead))
-    found += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
+        if isinstance(entry := row.on(engine), Refuses):
+            path, value = _place(method, row)
+            refused.append(Refusal(path, value, entry.why, entry.instead))
+    refused += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
     for extra in method.extras:
         # what has a row runs by the engine's own fields, or not at all; a buffer does not run, whatever it reads
         if not has_row("extras", type(extra)) and extra is not method.buffer:
-            found += _unread("extras", extra, extra.needs, engine)
-    return found + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
+            refused += _unread("extras", extra, extra.needs, engine)
+    return refused + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
 
 
 def guide_refusals(guide: Guide, engine: Engine) -> list[Refusal]:
@@ -524,12 +524,12 @@ def check(method: Method, engine: Engine) -> None:
     refuse_all(f"{method.name} on {ENGINES[engine]}", refusals(method, engine))
 
 
-def refuse_all(who: str, found: list[Refusal]) -> None:
+def refuse_all(who: str, refused: list[Refusal]) -> None:
     """ConfigError that names all of them, if there are any. who: what the message begins with."""
-    if len(found) == 1:
-        raise ConfigError(f"{who}: {found[0]}{', or' if found[0].instead else ';'} use the loop engine.")
-    if found:
-        listed = "; ".join(f"({number}) {one}" for number, one in enumerate(found, 1))
+    if len(refused) == 1:
+        raise ConfigError(f"{who}: {refused[0]}{', or' if refused[0].instead else ';'} use the loop engine.")
+    if refused:
+        listed = "; ".join(f"({number}) {one}" for number, one in enumerate(refused, 1))
         raise ConfigError(f"{who}: {listed}. Change all of these, or use the loop engine.")
 
 
@@ -538,11 +538,11 @@ def fields_of(method: Method, engine: Engine, max_tokens: int | None = None) -> 
 
     max_tokens: of a completion, for a budget that counts it.
     """
-    found, order = dict(ALWAYS[engine]), FIELD_ORDER[engine]
-    setting = [(row.kind, said.fields) for row in rows_of(method) if isinstance(said := row.on(engine), Sets)]
+    merged, order = dict(ALWAYS[engine]), FIELD_ORDER[engine]
+    setting = [(row.kind, entry.fields) for row in rows_of(method) if isinstance(entry := row.on(engine), Sets)]
     for _, fields in sorted(setting, key=lambda one: order.index(one[0]) if one[0] in order else len(order)):
-        found |= {name: value.value(method, max_tokens) if isinstance(value, Of) else value for name, value in fields.items()}
-    return found
+        merged |= {name: value.value(method, max_tokens) if isinstance(value, Of) else value for name, value in fields.items()}
+    return merged
 
 
 def runs_on(method: Method) -> list[str]:
@@ -559,10 +559,10 @@ def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int
         *(
             (
                 True,
-                f"{who}: {place}.max_tokens = {made_for} is the limit that it is made for, and {limit} = {max_tokens} is the "
+                f"{who}: {path}.max_tokens = {made_for} is the limit that it is made for, and {limit} = {max_tokens} is the "
                 "sampling limit; set both to the same value.",
             )
-            for place, made_for in other.items()
+            for path, made_for in other.items()
         ),
         (
             group_size < least,
@@ -578,32 +578,32 @@ SIZES: dict[Engine, tuple[str, str]] = {  # the fields of a completion's limit a
 }
 
 
-def _unread(place: str, part: object, needs: frozenset[str], engine: Engine) -> Iterator[Refusal]:
-    lacking = {name: SIGNALS[name].lacks(engine, place == "anchor.guide") for name in sorted(needs)}
+def _unread(path: str, part: object, needs: frozenset[str], engine: Engine) -> Iterator[Refusal]:
+    lacking = {name: SIGNALS[name].lacks(engine, path == "anchor.guide") for name in sorted(needs)}
     if read := [f"it reads {name}, but {why}" for name, why in lacking.items() if why]:
         instead = " and ".join(SIGNALS[name].instead for name, why in lacking.items() if why and SIGNALS[name].instead)
-        yield Refusal(place, type(part).__name__, "; ".join(read), instead)
+        yield Refusal(path, type(part).__name__, "; ".join(read), instead)
 
 
 def _place(method: Method, row: Row) -> tuple[str, str]:
     """Where the part of a row is set, and what stands there, in words: extras by their number in the list."""
-    place = row.at or row.kind
-    if place.split(".")[0] != "extras":
-        return place, _shown(place, attrgetter(place)(method))
+    path = row.at or row.kind
+    if path.split(".")[0] != "extras":
+        return path, _shown(path, attrgetter(path)(method))
     if row.when is None:
         which = [extra for extra in method.extras if _is_of(row, extra)]
     else:
         which = list(row.when(method))  # type: ignore[call-overload]
-    _, _, setting = place.partition(".")
+    _, _, setting = path.partition(".")
     if not setting:
-        return place, ", ".join(type(extra).__name__ for extra in which)
+        return path, ", ".join(type(extra).__name__ for extra in which)
     number = next(n for n, extra in enumerate(method.extras) if extra is which[0])
-    return f"extras.{number}.{setting}", _shown(place, getattr(which[0], setting))
+    return f"extras.{number}.{setting}", _shown(path, getattr(which[0], setting))
 
 
-def _shown(place: str, value: object) -> str:
+def _shown(path: str, value: object) -> str:
     """A part by its class, a setting by its value."""
-    if "." not in place:
+    if "." not in path:
         return type(value).__name__
     return show(value) if isinstance(value, float | Schedule) else str(value)
 

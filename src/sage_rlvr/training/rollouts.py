@@ -54,11 +54,11 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
     """
     teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
     assert teacher is not None, "TrainConfig asks for one"
-    attempts, found = said_in(loop.tokens, groups.rollout), []
-    for place in places:
-        problem, said = groups.problems[place], attempts[place * size]
-        (verdict,) = verdicts(loop.task, [(problem, said)])
-        hint, _ = hint_of(teacher, loop.task, problem, [said] if isinstance(said, str) else said, verdict)
+    attempts, with_hints = said_in(loop.tokens, groups.rollout), []
+    for group in places:
+        problem, attempt = groups.problems[group], attempts[group * size]
+        (verdict,) = verdicts(loop.task, [(problem, attempt)])
+        hint, _ = hint_of(teacher, loop.task, problem, [attempt] if isinstance(attempt, str) else attempt, verdict)
         ids = list(loop.ask(guided(loop.task, problem, encodable(hint, loop.tokens.tokenizer))).ids)
         if len(ids) + loop.config.rollout.max_new_tokens > window:
             raise ConfigError(
@@ -66,8 +66,8 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
                 f"max_new_tokens = {loop.config.rollout.max_new_tokens} it does not fit into the {window} positions of "
                 "the policy; use a teacher with shorter hints, or a policy with more positions"
             )
-        found.append(ids)
-    return found
+        with_hints.append(ids)
+    return with_hints
 
 
 def guided_weights(plan: GuidedStages, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
@@ -78,28 +78,28 @@ def guided_weights(plan: GuidedStages, rows: CompletionRows, logps: Tensor) -> t
     marked, mask = rows.column("guided"), rows.rollout.drawn
     if not bool(marked.any()):
         return None, {"hints/frac": 0.0}
-    asked, drawn = (torch.where(mask, part.detach(), 0.0).double().sum(1) for part in (logps, rows.rollout.logps))
-    weights = torch.where(marked, plan.weights(asked, drawn).to(logps), 1.0)
+    unguided, drawn = (torch.where(mask, part.detach(), 0.0).double().sum(1) for part in (logps, rows.rollout.logps))
+    weights = torch.where(marked, plan.weights(unguided, drawn).to(logps), 1.0)
     cut = 0.0 if plan.clip is None else float((weights[marked] >= plan.clip).float().mean())
-    found = {
+    metrics = {
         "hints/frac": float(marked.float().mean()),
         "hints/weight_mean": float(weights[marked].mean()),
         "hints/weight_cut_frac": cut,
         "hints/reward_mean": float(rows.column("rewards")[marked].mean()),
     }
-    return weights, found
+    return weights, metrics
 
 
 def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
     """Sampled groups with their rewards, from the verifier or from the reward source."""
-    rewards, undecided, right, said = rewards_of(loop, problems, rollout)
+    rewards, undecided, right, judgements = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
     numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
-        return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=said)
-    paid = paid_by_policy(loop, problems, prompts, rollout)
-    earned, support = (part.reshape(rewards.shape) for part in (paid.rewards, paid.support))
-    return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=said)
+        return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=judgements)
+    computed = paid_by_policy(loop, problems, prompts, rollout)
+    earned, support = (part.reshape(rewards.shape) for part in (computed.rewards, computed.support))
+    return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=judgements)
 
 
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
@@ -109,18 +109,18 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
     choose others. Where the
     others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
     """
-    asked, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
-    places = range(step * asked, (step + 1) * asked)  # of an order without end: epoch after epoch
+    per_step, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
+    places = range(step * per_step, (step + 1) * per_step)  # of an order without end: epoch after epoch
     epochs = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in places}}
     own = [int(epochs[i // total][i % total]) for i in places]
     for extra in loop.method.extras:
         if extra.chooses_problems:
             own = extra.before_rollout(torch.tensor(own), loop.problem_ids, step, loop.key, extra.own_state(loop.parts)).tolist()
-    if last <= asked:
+    if last <= per_step:
         return [loop.problems[i] for i in own[first:last]]
     seen, order = set(own), loop.key.permutation(step, "refill", total).tolist()
     again = sorted(order, key=lambda i: i in seen)  # a stable sort: the order stays within the new and within the seen
-    return [loop.problems[own[n] if n < asked else again[(n - asked) % total]] for n in range(first, last)]
+    return [loop.problems[own[n] if n < per_step else again[(n - per_step) % total]] for n in range(first, last)]
 
 
 def draw_rollout(
@@ -157,11 +157,11 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
     """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
     (P, G) bool. The verdicts."""
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
-    said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(said_in(loop.tokens, rollout))])
-    rewards = torch.tensor([v.reward for v in said], device=device)
-    undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
-    right = torch.tensor([v.right for v in said], device=device)
-    return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), said
+    judgements = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(said_in(loop.tokens, rollout))])
+    rewards = torch.tensor([v.reward for v in judgements], device=device)
+    undecided = torch.tensor([v.label == "undecided" for v in judgements], device=device)
+    right = torch.tensor([v.right for v in judgements], device=device)
+    return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), judgements
 
 
 def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> Paid:
@@ -171,27 +171,27 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
     assert source is not None
     references = [reference(loop.task, problem) for problem in problems]
     rows = zip(rollout.tokens.tolist(), rollout.lengths.tolist(), rollout.finished.tolist(), strict=True)
-    found = []
+    answered = []
     for i, ((row, length, finished), text) in enumerate(zip(rows, loop.tokens.texts(rollout), strict=True)):
         span = loop.task.answer_span(problems[i // size], text) if finished else None
         ids = row[: length - finished]  # without the end token
-        found.append(Answered(ids, text, span, i // size, references[i // size]))
+        answered.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
     models, heat = (loop.policy, loop.initial), config.rollout.temperature
-    return source.rewards_of(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
+    return source.rewards_of(substituted(source, *models, loop.tokens, prompts, answered, temperature=heat, at_once=at_once))
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
     size, texts = len(rollout.tokens) // len(problems), said_in(loop.tokens, rollout)
-    found = [answer_id(loop.task.answer_key(problems[i // size], text)) for i, text in enumerate(texts)]
-    return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
+    ids = [answer_id(loop.task.answer_key(problems[i // size], text)) for i, text in enumerate(texts)]
+    return torch.tensor(ids, device=rollout.tokens.device).reshape(-1, size)
 
 
 def rollout_metrics(drawn: DrawnGroups) -> dict[str, float]:
     """Metrics of all sampled completions, kept or not, and their cost in tokens."""
     rewards, rollout = drawn.everything.rewards, drawn.everything.rollout
-    found = {
+    metrics = {
         **reasons_of(drawn.everything).metrics(),
         "reward/mean": float(rewards.mean()),
         "reward/zero_variance_frac": float((rewards == rewards[:, :1]).all(1).float().mean()),
@@ -200,10 +200,10 @@ def rollout_metrics(drawn: DrawnGroups) -> dict[str, float]:
         "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.everything, *drawn.second))),
     }
     if rollout.own is not None:
-        found |= episode_metrics(rollout)
+        metrics |= episode_metrics(rollout)
     if drawn.everything.right is not None and drawn.everything.support is not None:
-        found |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
-    return found
+        metrics |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
+    return metrics
 
 
 def reasons_of(groups: Groups) -> Reasons:
@@ -214,11 +214,11 @@ def reasons_of(groups: Groups) -> Reasons:
 def show(loop: Loop, step: int, groups: Groups) -> None:
     """Show the completions of a step to the watch, with their texts for places that would have found an answer."""
 
-    def found() -> Elsewhere | None:
+    def elsewhere() -> Elsewhere | None:
         texts, size = said_in(loop.tokens, groups.rollout), groups.rewards.shape[1]
         return elsewhere_of(loop.task, [(groups.problems[i // size], text) for i, text in enumerate(texts)], groups.verdicts)
 
-    loop.reasons.see(step, reasons_of(groups), read_at(loop.task), found)
+    loop.reasons.see(step, reasons_of(groups), read_at(loop.task), elsewhere)
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, float]:
@@ -234,14 +234,14 @@ def stage_metrics(drawn: DrawnGroups) -> dict[str, float]:
     first, more = drawn.everything.rewards.numel(), sum(part.rewards.numel() for part in drawn.second)
     extended = sum(len(part.prompts) for part in drawn.second) / len(drawn.everything.prompts)
     largest = max((part.rewards.shape[1] for part in drawn.second), default=0)
-    found = {
+    metrics = {
         "rollout/completions": float(first + more),
         "rollout/second_stage": float(more),
         "rollout/extended_frac": extended,
         "rollout/extra_max": float(largest),
     }
     trained = [part.rewards.reshape(-1) for part in drawn.groups]
-    return found | ({"reward/kept_mean": float(torch.cat(trained).mean())} if trained else {})
+    return metrics | ({"reward/kept_mean": float(torch.cat(trained).mean())} if trained else {})
 
 
 def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
@@ -254,10 +254,10 @@ def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str,
 
 def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> dict[str, float]:
     """What a rollout plan kept of rewards (P', G): those of the `kept` groups, of which a step wants `wanted`. NaN: none."""
-    found = {
+    metrics = {
         "rollout/completions": float(rewards.numel()),
         "rollout/groups_kept": float(len(kept)),
         "rollout/missing_groups_frac": 1.0 - len(kept) / wanted,
         "rollout/refills": float(refills),
     }
-    return found | {"reward/kept_mean": float(kept.nanmean())} if len(kept) else found
+    return metrics | {"reward/kept_mean": float(kept.nanmean())} if len(kept) else metrics

@@ -108,8 +108,8 @@ def sampler_gap(loop: Loop, groups: CompletionRows, signals: Signals, step: int)
     if is_guided(loop.method.rollout):
         same = same & ~groups.column("guided")[:, None]
     gaps = (rollout.logps - scored.detach()).abs()[same]
-    found = (gaps.max(), gaps.mean()) if len(gaps) else (0.0, 0.0)
-    return {"sampler/logp_gap_max": float(found[0]), "sampler/logp_gap_mean": float(found[1])}
+    widest = (gaps.max(), gaps.mean()) if len(gaps) else (0.0, 0.0)
+    return {"sampler/logp_gap_max": float(widest[0]), "sampler/logp_gap_mean": float(widest[1])}
 
 
 def traced_scores(loop: Loop, groups: CompletionRows, trace: Trace) -> TokenScores:
@@ -191,10 +191,10 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: CompletionRows, row
         return parts[0]
 
     def column(name: str) -> Any:
-        found = [getattr(part, name) for part in parts]
-        if isinstance(found[0], Laws):
-            return Laws.cat(found)
-        return None if found[0] is None else torch.cat(found)
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Laws):
+            return Laws.cat(values)
+        return None if values[0] is None else torch.cat(values)
 
     more = (column(name) for name in ("entropies", "log_probs", "hidden"))
     return TokenScores(torch.cat([part.logps for part in parts]), *more)

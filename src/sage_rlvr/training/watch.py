@@ -38,7 +38,7 @@ class GuideWatch:
     anchor: Anchor | None
     tell: Callable[[str, int, str], None] = warned
     count: dict[str, int] = field(default_factory=lambda: {ACTIVE: 0, CLAMPED: 0})
-    said: set[str] = field(default_factory=set)
+    warned_of: set[str] = field(default_factory=set)
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
         """The metrics of step `step`, from 0. UserWarning, with the place and the next step, if ten in a row are bad."""
@@ -63,8 +63,8 @@ class GuideWatch:
         ):
             if metric in metrics:
                 self.count[metric] = self.count[metric] + 1 if bad else 0
-            if self.count[metric] == PATIENCE and metric not in self.said:
-                self.said.add(metric)
+            if self.count[metric] == PATIENCE and metric not in self.warned_of:
+                self.warned_of.add(metric)
                 self.tell(metric, step, message)
 
 

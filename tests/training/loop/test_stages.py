@@ -280,7 +280,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     drawn, control = draw_groups(with_plan(loop, Kept()), 1), draw_groups(plain, 1)
     assert by_number((drawn.everything,)) == by_number((control.everything,))
     assert by_number(draw_groups(with_plan(loop, Kept()), 1).second) == by_number(drawn.second), "as a run that goes on draws it"
-    assert [(one.place, one.value) for one in refusals(plain.method, "trl")] == [("rollout", "GuidedStages")]
+    assert [(one.path, one.value) for one in refusals(plain.method, "trl")] == [("rollout", "GuidedStages")]
     (second,), (other,) = drawn.second, control.second
     wrong = (drawn.everything.rewards.sum(1) == 0).nonzero().squeeze(1).tolist()
     assert 0 < len(wrong) < 4 and second.numbers.tolist() == wrong == other.numbers.tolist()

@@ -95,8 +95,8 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
 
 def not_owned(given: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, Any]:
     """A copy of engine.args. ConfigError for a key that the recipe owns, with the place where it is set."""
-    said = "engine.args.{} = {!r}: the recipe sets this field; set {} instead"
-    refuse(*((True, said.format(key, given[key], owned[key])) for key in given if key in owned))
+    message = "engine.args.{} = {!r}: the recipe sets this field; set {} instead"
+    refuse(*((True, message.format(key, given[key], owned[key])) for key in given if key in owned))
     return dict(given)
 
 
@@ -107,7 +107,7 @@ def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates:
     """
     rate = config.optimizer
     constant = "constant_with_warmup" if rate.warmup_steps else "constant"
-    told = {"report_to": list(config.report_to), "project": PROJECT, "run_name": run_name(Path(folder).parent)}
+    trackers = {"report_to": list(config.report_to), "project": PROJECT, "run_name": run_name(Path(folder).parent)}
     return {
         "output_dir": folder,
         "seed": config.seed,
@@ -122,7 +122,7 @@ def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates:
         "warmup_steps": rate.warmup_steps,
         "save_strategy": "steps",
         "save_steps": config.checkpoint.every * updates,
-        **(told if config.report_to else {}),
+        **(trackers if config.report_to else {}),
     }
 
 
@@ -131,10 +131,10 @@ def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[s
 
     ConfigError if it does not divide them; of: what they are, in words.
     """
-    micro = usual if (asked := given.pop("per_device_train_batch_size", None)) is None else asked
+    micro = usual if (size := given.pop("per_device_train_batch_size", None)) is None else size
     whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
-    said = f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}"
-    refuse((not whole or here % micro, said))
+    message = f"engine.args.per_device_train_batch_size = {micro!r}: must divide the {here} {of}"
+    refuse((not whole or here % micro, message))
     return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": here // micro}
 
 

@@ -26,8 +26,8 @@ from sage_rlvr.training.trl.reference_model import sharded
 def reference_answer_of(rewards: Any) -> ReferenceAnswer | None:
     """The `reference_answer` of the first reward function that has one: of a row of the data and a completion's text, the right
     answer, and where the completion's own stands."""
-    found = (getattr(one, "reference_answer", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
-    return next(filter(None, found), None)
+    functions = (getattr(one, "reference_answer", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
+    return next(filter(None, functions), None)
 
 
 def initial_of(trainer: PolicyTrainer) -> PreTrainedModel | None:
@@ -57,15 +57,15 @@ def initial_of(trainer: PolicyTrainer) -> PreTrainedModel | None:
 def pay(trainer: PolicyTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
     """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
     assert trainer.method is not None and trainer.method.reward_source is not None
-    paid = _paid(trainer, trainer.method.reward_source, output, rows)
-    output["sage_support"] = paid.support
-    gathered: list[Tensor] = [trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (paid.rewards, paid.support)]
-    rewards, support = gathered
-    found = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
+    computed = _paid(trainer, trainer.method.reward_source, output, rows)
+    output["sage_support"] = computed.support
+    shares: list[Tensor] = [trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (computed.rewards, computed.support)]
+    rewards, support = shares
+    metrics = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
     if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of everything drawn
         dead = (rewards == rewards[:, :1]).all(dim=1).float().mean()
-        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": float(dead)}
-    for name, value in found.items():
+        metrics |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": float(dead)}
+    for name, value in metrics.items():
         trainer._metrics["train"][name].append(value)
     return rewards
 
@@ -79,24 +79,24 @@ def looked_at(trainer: PolicyTrainer, output: Inputs, rewards: Tensor) -> Tensor
 def _paid(trainer: PolicyTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> Paid:
     policy = trainer.accelerator.unwrap_model(trainer.model)
     tokens = Tokens.of(trainer.processing_class, policy)
-    ids, asked = (
+    ids, prompt_ids = (
         [row[kept.bool()].tolist() for row, kept in zip(output[f"{part}_ids"], output[f"{part}_mask"], strict=True)]
         for part in ("completion", "prompt")
     )
     finished = [bool(row) and row[-1] in tokens.eos_ids for row in ids]
     prompts: list[list[int]] = []
-    found = []
-    for row, prompt, said, done, text in zip(rows, asked, ids, finished, tokens.decode(ids, finished), strict=True):
+    answered = []
+    for row, prompt, completion, done, text in zip(rows, prompt_ids, ids, finished, tokens.decode(ids, finished), strict=True):
         if not prompts or prompts[-1] != prompt:
             prompts.append(prompt)
         reference, span = trainer._reference_answer(row, text)  # type: ignore[misc]
-        found.append(Answered(said[: len(said) - done], text, span if done else None, len(prompts) - 1, reference))
+        answered.append(Answered(completion[: len(completion) - done], text, span if done else None, len(prompts) - 1, reference))
     training = policy.training
     policy.eval()
     try:
         size = trainer.args.per_device_train_batch_size
         models = (policy, trainer.initial)
-        given = substituted(source, *models, tokens, prompts, found, temperature=trainer.temperature, at_once=size)
+        given = substituted(source, *models, tokens, prompts, answered, temperature=trainer.temperature, at_once=size)
         return source.rewards_of(given)
     finally:
         policy.train(training)
