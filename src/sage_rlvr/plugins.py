@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
 _loaded: dict[Path, str] = {}
 _packages: dict[str, Package] = {}  # by the name of the module that is imported first
+_kinds: dict[object, str] = {}  # class of a registered part, or code of a registered function -> its kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,12 @@ def use(path: str | Path) -> str:
         line = next((f"line {line}: " for at, line in _frames(error) if at == file), "")
         _refuse_code(f"plugin {path}: ", line, error)
     return digest
+
+
+def registered(kind: str, part: Any) -> None:
+    """Remember the kind of a part, whose class or function a registry has taken: `blame` names the check of that kind."""
+    if inspect.isclass(part) or inspect.isfunction(part):
+        _kinds[part if inspect.isclass(part) else part.__code__] = kind
 
 
 def _refuse_code(who: str, place: str, error: BaseException) -> NoReturn:
@@ -264,11 +271,13 @@ def blame(error: BaseException) -> str | None:
     for file, line in _frames(error):
         if file.parent in folders or any(_is_in(file, place) for place in packages):
             code = linecache.getline(str(file), line).strip()
-            return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {ADVICE}"
+            at = f" at `{code}`" if code else ""
+            return f"{file}:{line}: {_told(error)}{at}. {_advice(_kind_of(error))}"
     for file, digest in _loaded.items():
         module = sys.modules.get(_name(file, digest))
         if module is not None and (part := _misused(error, module)) is not None:
-            return f"{file}:{_first_line(part)}: {_told(error)}. {ADVICE}"
+            kind = next((kind for one in _bases(part) if (kind := _kinds.get(one))), None)
+            return f"{file}:{_first_line(part)}: {_told(error)}. {_advice(kind)}"
     return None
 
 
@@ -294,7 +303,41 @@ def _first_line(part: Any) -> int:
 
 
 BAD_CALL = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
-ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
+AUDITED = ("task", "verifier")  # kinds that `sage-rlvr audit` checks
+CHECKED = (
+    "advantage", "buffer", "extra", "guide", "method", "reduction", "reward_source", "rollout_plan", "schedule", "surrogate",
+    "token_weight",
+)  # fmt: skip
+"""Kinds with a check in sage_rlvr.testing."""
+
+
+def _advice(kind: str | None) -> str:
+    """The next step for the author of a part of that kind; None where no part is known."""
+    interface = "Fix it there: docs/extending.md describes the interface"
+    if kind in CHECKED:
+        return f"{interface}, and sage_rlvr.testing.check_{kind} checks it"
+    if kind in AUDITED:
+        return f"{interface}, and `sage-rlvr audit RECIPE` checks it"
+    return interface if kind else f"{interface}, and sage_rlvr.testing has a check for each kind of part"
+
+
+def _kind_of(error: BaseException) -> str | None:
+    """The kind of the part that was at work, by the innermost frame of a method or factory of a registered part."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        if kind := _kinds.get(frame.f_code):
+            return kind
+        for one in _bases(type(frame.f_locals.get("self"))):
+            if one in _kinds:
+                return _kinds[one]
+    return None
+
+
+def _bases(part: Any) -> tuple[Any, ...]:
+    """A class with its bases; a function as the key under which `registered` has put it."""
+    if inspect.isclass(part):
+        return part.__mro__
+    return (part.__code__,) if inspect.isfunction(part) else ()
 
 
 def raised_at(error: BaseException) -> str:

@@ -153,6 +153,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
             raise ConfigError(
                 f"{self.kind} {name!r} is already registered as {'.'.join(_written(there))}; use another name="
             )
+        plugins.registered(self.kind, part)
         if self.remember and not inspect.isclass(part):
             part = _remembering(name, part, added)
         elif self.remember:

@@ -9,6 +9,7 @@ annotation that names a kind of part (`Guide`, `Method`, `Schedule`, ...) says w
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -70,6 +71,29 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         refused = kind("\n".join(dict.fromkeys(map(str, found))))
         refused.told = tuple(dict.fromkeys(found))
         raise refused from error
+
+
+def decode_recorded(schema: type[T], tree: Mapping[str, Any], where: str = "") -> T:
+    """`decode` of a configuration that an earlier version may have recorded in run.json.
+
+    A key that no part of today has is ignored where it is null: that is how an optional part that was not set was recorded. Raises
+    ConfigError as `decode`, for an unknown key with another value too.
+    """
+    known = copy.deepcopy(dict(tree))
+    while True:
+        try:
+            return decode(schema, known, where)
+        except ConfigError as error:
+            cause = error.__cause__
+            problems = cause.errors(include_url=False) if isinstance(cause, ValidationError) else []
+            unset = [one["loc"] for one in problems if one["type"] == "unknown_key" and one["input"] is None]
+            if not unset:
+                raise
+            for *outer, key in unset:
+                part: Any = known
+                for name in outer:
+                    part = part[name]
+                del part[key]
 
 
 def load_config(schema: type[T], path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = ()) -> T:

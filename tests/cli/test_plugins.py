@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command import call
-from sage_rlvr import plugins
+from sage_rlvr import plugins, testing
 from sage_rlvr.cli.app import FAULT, main
 from sage_rlvr.registry import HOMES, registry_of
 
@@ -125,7 +125,29 @@ def test_an_exception_of_a_plugin_names_its_file_and_line(
     assert train(GUIDE.replace(old, new), *LULL)[0] == 2
     err = told(capsys)
     assert f"PluginError: {tmp_path / 'mine.py'}:{line}: {said}" in err, err
-    assert "sage_rlvr.testing" in err and "Traceback" not in err and "fault" not in err
+    assert "and sage_rlvr.testing.check_guide checks it" in err and "Traceback" not in err and "fault" not in err
+
+
+def test_the_advice_names_the_check_of_the_kind_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Run) -> None:
+    assert {kind for kind in HOMES if hasattr(testing, f"check_{kind}")} == set(plugins.CHECKED)
+    (tmp_path / "parts.py").write_text(
+        "import sage_rlvr\nfrom dataclasses import dataclass\n"
+        "@sage_rlvr.schedule\n@dataclass(frozen=True)\nclass Late:\n    end: float = 1.0\n"
+        "    def __call__(self, step, total_steps):\n        return {}[step]\n"
+        "@sage_rlvr.verifier\ndef odd(completion, gold):\n    return {}[gold]\n"
+        "def helper():\n    return {}[0]\n"
+    )
+    plugins.use("parts.py")
+    parts = sys.modules[plugins._name(*next(iter(plugins._loaded.items())))]
+    advised = {
+        "sage_rlvr.testing.check_schedule checks it": lambda: parts.Late()(1, 2),
+        "`sage-rlvr audit RECIPE` checks it": lambda: parts.odd("x", "y"),
+        "sage_rlvr.testing has a check for each kind of part": parts.helper,
+    }
+    for advice, use in advised.items():
+        with pytest.raises(KeyError) as caught:
+            use()
+        assert (plugins.blame(caught.value) or "").endswith(f"describes the interface, and {advice}")
 
 
 def test_what_raw_q_returns_must_be_a_tensor(train: Run, capsys: pytest.CaptureFixture[str]) -> None:

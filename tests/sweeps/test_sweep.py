@@ -17,8 +17,10 @@ import pytest
 from rich.console import Console
 
 from sage_rlvr.cli.app import main
+from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.models.policy import run_facts
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results
 from sage_rlvr.results.probabilities import load_probabilities
@@ -30,7 +32,7 @@ from sage_rlvr.sweeps.display import dry_lines
 from sage_rlvr.sweeps.plan import plan
 from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.reuse import reusable
-from sage_rlvr.sweeps.runs import SweepRun
+from sage_rlvr.sweeps.runs import SweepRun, as_json
 from sage_rlvr.sweeps.sweep import run
 from sweeps.sweep_common import Ended, Started, said, screen, states, summarize
 
@@ -187,6 +189,21 @@ def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, desi
         f"NOT REUSED: reuse_runs = 'formr': {tmp_path / 'formr'} contains no runs; did you mean 'former'? choose from: former",
         "NOT REUSED: reuse_runs = 'former': no finished run there matches a missing run (settings, weights)",
     ]
+
+
+def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, design: Callable[..., Path]) -> None:
+    """Parts that a method no longer has are null in its run.json."""
+    run = plan(design(), tmp_path / "out").runs[0]
+    run.directory.mkdir(parents=True)
+    config = as_json(dump(run.config))
+    for value in (None, "entropy"):
+        config["method"]["loss_term"] = value
+        facts = {"config": config, "data": run_facts(run.config)}
+        (run.directory / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+        if value is None:
+            assert states(plan(design(), tmp_path / "out"))["grpo-s0"] == "not run"
+    with pytest.raises(ConfigError, match=r'method\.loss_term: "entropy" -> "\(absent\)"'):
+        plan(design(), tmp_path / "out")
 
 
 def test_a_run_that_ended_unseen_is_trained(

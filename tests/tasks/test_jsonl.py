@@ -108,6 +108,8 @@ def interrupts(completion: str, row: Any) -> float:
         (lambda completion, row: Verdict("right", "x", "much"), r"raised DataError: .*score='much'"),
         (lambda completion, row: float("nan"), "gave nan"),
         (lambda completion, row: 2j, "gave 2j, which is no number"),
+        (lambda completion, row: "1", r"gave '1', which is no number \(TypeError\)"),
+        (lambda completion, row: b"1", r"gave b'1', which is no number"),
         (exits, r"raised SystemExit: 0 \(line \d+\)"),
         (interrupts, r"raised KeyboardInterrupt:  \(line \d+\)"),
     ],

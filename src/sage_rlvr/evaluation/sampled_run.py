@@ -36,6 +36,7 @@ from sage_rlvr.evaluation.sampling import (
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
+from sage_rlvr.models.devices import auto_dtype
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import NAMED, cached_folder, folder_of
 from sage_rlvr.models.generation import Decoding, GeneratorSource, rows_of_a_pass
@@ -57,6 +58,7 @@ WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than t
 # with the rows (benchmarks/evaluator.py).
 TOGETHER = 8
 UNKNOWN = "revision unknown"
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +114,18 @@ class SampleRun(SampleSettings):
 
     @property
     def precision(self) -> str:
-        """The dtype with "auto" resolved. Raises ConfigError for other names than floating-point types."""
-        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+        """The dtype, "auto" resolved: that of the store which is continued, bfloat16 on a server, else `auto_dtype`. Raises
+        ConfigError for other names than floating-point types."""
+        if self.dtype not in ("auto", *DTYPES):
             raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
-        usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
-        return usual if self.dtype == "auto" else self.dtype
+        if self.dtype != "auto":
+            return self.dtype
+        stored = SampleStore.open(self.store).identity.decoding.get("dtype") if is_store(self.store) else None
+        if stored in DTYPES:
+            return str(stored)
+        if not self.drawer.local:
+            return "bfloat16"
+        return auto_dtype("cuda" if torch.cuda.is_available() else "cpu")
 
     def identity(
         self, task: Chosen, template_hash: str, commit: str | None = None, model: PreTrainedModel | None = None

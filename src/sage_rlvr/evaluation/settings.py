@@ -89,7 +89,8 @@ class SampleSettings(ProblemSettings):
     server_model: str | None = None
     """Of samples: the policy's name on that server (default: its path)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of samples: auto is bfloat16 on a GPU, else float32."""
+    """Of samples: auto is the dtype of a store that is continued, else as engine.dtype auto: bfloat16 on a GPU or on a CPU with
+    instructions for it, else float32."""
     threads: int = 1
     """Of samples: CPU threads."""
     base_logprobs: str | None = None

@@ -60,10 +60,14 @@ def multiplies_bfloat16() -> bool:
 
 
 def dtype_of(engine: EngineConfig) -> str:
-    """The dtype that `engine.dtype` names; auto is bfloat16 on a GPU and on a CPU that multiplies in it, else float32."""
-    if engine.dtype != "auto":
-        return engine.dtype
-    return "bfloat16" if device_of(engine.device).type != "cpu" or multiplies_bfloat16() else "float32"
+    """The dtype that `engine.dtype` names, auto by `auto_dtype`."""
+    return auto_dtype(device_of(engine.device).type) if engine.dtype == "auto" else engine.dtype
+
+
+def auto_dtype(kind: str) -> str:
+    """What the dtype "auto" is on a device (cuda, mps or cpu), in training and in evaluation: bfloat16 on a GPU and on a CPU that
+    multiplies in it, else float32."""
+    return "bfloat16" if kind != "cpu" or multiplies_bfloat16() else "float32"
 
 
 def dtype_facts(engine: EngineConfig) -> dict[str, str]:

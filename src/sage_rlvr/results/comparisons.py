@@ -48,7 +48,10 @@ def above_colder(k: int) -> list[Metric]:
     """The metrics of a policy against `COLDER`, over powers of two: at equal pass@1, and where the base reaches the policy's
     pass@1 at no temperature, against the temperature with its best."""
     ks = [n for n in powers(k) if n >= FEW]
-    return [Metric(k=1, at="b best"), *(Metric(k=n, at="mixture") for n in ks), *(Metric(k=n, at="b best") for n in ks)]
+    metrics = [Metric(k=1, at="b best")]
+    metrics += [Metric(k=n, at="mixture") for n in ks]
+    metrics += [Metric(k=n, at="b best") for n in ks]
+    return metrics
 
 
 def compare(results: Results) -> list[Row]:
@@ -69,7 +72,8 @@ def beside_chance(row: Row, chance: Chance | None, policies: Mapping[Place, Meas
         return row
     below = (False, False)
     if row.metric == Metric(k=k, temperature=t):
-        below = (_is_below(policies.get((row.a, row.task, t)), k, chance), _is_below(policies.get((row.b, row.task, t)), k, chance))
+        a, b = (policies.get((name, row.task, t)) for name in (row.a, row.b))
+        below = (_is_below(a, k, chance), _is_below(b, k, chance))
     return replace(row, chance=chance.at(k), below=below)
 
 
@@ -88,9 +92,11 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
         tested = [i for i, row in enumerate(rows) if row.family == family and math.isfinite(row.comparison.p)]
-        each = Counter(rows[i].a for i in tested if family == "primary" and rows[i].a in design.candidates)
-        unrun = [1.0] * (len(design.discarded) * max(each.values(), default=0))
-        adjusted = holm([*(rows[i].comparison.p for i in tested), *unrun]).tolist()
+        p_values = [rows[i].comparison.p for i in tested]
+        if family == "primary":
+            tests = Counter(rows[i].a for i in tested if rows[i].a in design.candidates)
+            p_values += [1.0] * (len(design.discarded) * max(tests.values(), default=0))
+        adjusted = holm(p_values).tolist()
         for i, p in zip(tested, adjusted, strict=False):
             rows[i] = replace(rows[i], adjusted=p, family_size=len(adjusted))
     return rows
@@ -106,29 +112,34 @@ def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[
         a, b = design.called(q.a), design.called(q.b)
         arm = design.arm(row.a) if row.metric.matched else None
         rivals = {row.b, *(arm.matched if arm else ())}
-        asked = (row.a == a and b in rivals) or (row.a == b and a in rivals)
-        return asked and (row.metric, row.task) == (q.metric, q.task or main)
+        same_pair = (row.a == a and b in rivals) or (row.a == b and a in rivals)
+        return same_pair and (row.metric, row.task) == (q.metric, q.task or main)
 
     return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
 
 
 def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the primary family."""
     design = results.design
     if design.questions:
-        asked = [row for _, found in answering(design, rows) for row in found]
-        return [row for row in rows if row in asked]
+        answers = [row for _, of_question in answering(design, rows) for row in of_question]
+        return [row for row in rows if row in answers]
     if design.baselines:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
         for at in ("mixture", "hull", "a equal"):  # older summaries have the hull, or the last alone
-            ends = [Metric(k=k, at=at) for k in (FEW, results.k)]  # type: ignore[arg-type]
-            if found := [row for row in against if row.metric in ends]:
-                return found
+            metrics = [Metric(k=k, at=at) for k in (FEW, results.k)]  # type: ignore[arg-type]
+            primary = [row for row in against if row.metric in metrics]
+            if primary:
+                return primary
         return []
     main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
-    alone = {row.metric.temperature for row in rows if row.task}
-    home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
-    here = [row for row in rows if row.task in main]
-    plain = [row for row in here if row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)]
+    temperatures = {row.metric.temperature for row in rows if row.task}
+    only = temperatures.pop() if len(temperatures) == 1 else REFERENCE  # of samples, where there is a single one
+    plain = []
+    for row in rows:
+        temperature = only if row.task else REFERENCE
+        if row.task in main and row.metric == Metric(k=row.metric.k, temperature=temperature):
+            plain.append(row)
     controls = [row for row in plain if row.why in CONTROLS and row.a not in design.beside]
     return controls or [row for row in plain if row.why == "base"]
 
@@ -170,10 +181,11 @@ def _row(pair: ArmPair, metric: Metric, comparison: PairedDifference) -> Row:
 
 
 def _scores(pair: ArmPair, temperature: float, k: int, several: bool) -> Iterator[Row]:
-    if (both := pair.sides(temperature)) is None:
+    sides = pair.sides(temperature)
+    if sides is None:
         return
     for n in (1, k):
-        left, right = (side.passes([n])[..., 0] for side in both)
+        left, right = (side.passes([n])[..., 0] for side in sides)
         yield _row(pair, Metric(k=n, temperature=temperature), _paired(left, right, several))
 
 
@@ -205,10 +217,13 @@ def _frontiers(pair: ArmPair, k: int, several: bool) -> Iterator[Row]:
         yield _of_frontier(pair, metric, frontiers.compare_frontiers(one.p, two.p, k=k))
     elif runs:
         gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
-        found, left_out = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
-        row = replace(_row(pair, metric, found), left_out=left_out)
-        low, high = float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))
-        yield replace(row, covers=(low, high)) if found.known else row
+        comparison, left_out = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
+        row = replace(_row(pair, metric, comparison), left_out=left_out)
+        if comparison.known:
+            low = float(np.mean([gap.low for gap in gaps]))
+            high = float(np.mean([gap.high for gap in gaps]))
+            row = replace(row, covers=(low, high))
+        yield row
 
 
 def _of_frontier(pair: ArmPair, metric: Metric, gap: frontiers.FrontierGap) -> Row:
@@ -220,10 +235,12 @@ def _near(pair: ArmPair, k: int) -> Iterator[Row]:
     """pass@k and distinct right answers at equal pass@1 near the reference temperature: one point of the frontiers instead of their
     mean, which the coldest temperatures dominate."""
     runs = _runs_with_frontiers(pair)
-    for metric in (Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")) if runs else ():
+    if not runs:
+        return
+    for metric in (Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")):
         gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
-        found, left_out = _of_gaps(gaps, Reason.NOT_NEAR)
-        yield replace(_row(pair, metric, found), left_out=left_out)
+        comparison, left_out = _of_gaps(gaps, Reason.NOT_NEAR)
+        yield replace(_row(pair, metric, comparison), left_out=left_out)
 
 
 def _at_best(pair: ArmPair, k: int, several: bool) -> Iterator[Row]:
@@ -237,9 +254,9 @@ def _at_best(pair: ArmPair, k: int, several: bool) -> Iterator[Row]:
         yield _row(pair, Metric(k=1, at="best"), _paired(left, right, several))
     if not several:
         ((one, two),) = runs
-        home = one.p[REFERENCE]
-        yield _row(pair, Metric(k=1, at="b best"), paired(home, right[0]))
-        equal = frontiers.at_equal_pass1(home, two.p, k=k)
+        reference = one.p[REFERENCE]
+        yield _row(pair, Metric(k=1, at="b best"), paired(reference, right[0]))
+        equal = frontiers.at_equal_pass1(reference, two.p, k=k)
         yield _row(pair, Metric(k=k, at="a equal"), equal.comparison)
 
 
@@ -252,8 +269,9 @@ def _envelopes(design: Design, arms: Arms, allowed: Allowed, k: int) -> Iterator
     """Every candidate against the best mixture of each set of baselines."""
     metrics = [replace(metric, k=metric.k or k) for metric in ABOVE]
     for envelope, name, metric in product(design.baselines, design.candidates, metrics):
-        if (found := above(arms, name, envelope, metric, allowed)) is not None:
-            yield Row(a=name, b=envelope.name, why="envelope", metric=metric, comparison=compare_hull(found))
+        gap = above(arms, name, envelope, metric, allowed)
+        if gap is not None:
+            yield Row(a=name, b=envelope.name, why="envelope", metric=metric, comparison=compare_hull(gap))
 
 
 def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Record | None, k: int) -> Iterator[Row]:
@@ -262,7 +280,10 @@ def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Recor
         return
     logps = base.logps
     tempered, table = power_frontier(logps, record.norms, k), power_table(logps, record.norms)
-    for name in design.names if tempered else ():
+    if not tempered:
+        return
+    best = frontiers.best_pass1(tempered).pass1
+    for name in design.names:
         runs = [] if name == design.base or name not in arms else list(arms[name].runs.values())
         if not runs:
             continue
@@ -270,30 +291,33 @@ def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Recor
         if name in design.candidates and design.baselines:
             own = [run.p for run in runs]
             for n in (k, FEW):
-                if (found := above_mixtures(own, [[table] * len(own)], n)) is not None:
-                    yield _row(pair, Metric(k=n, at="mixture"), compare_hull(found))
+                gap = above_mixtures(own, [[table] * len(own)], n)
+                if gap is not None:
+                    yield _row(pair, Metric(k=n, at="mixture"), compare_hull(gap))
         lines = [run.points for run in runs]
-        best = frontiers.best_pass1(tempered).pass1
         readings: dict[Metric, list[float | None]] = {
             Metric(k=1, at="best"): [frontiers.best_pass1(one).pass1 - best for one in lines],
-            Metric(k=k, at="a equal"): [_at_home(one, tempered) for one in lines],
+            Metric(k=k, at="a equal"): [_at_reference(one, tempered) for one in lines],
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one, tempered).value for one in lines],
         }
         for metric, gaps in readings.items():
-            found_gaps, left_out = _of_gaps(gaps, Reason.NO_COMMON_RANGE)
-            yield replace(_row(pair, metric, found_gaps), left_out=left_out)
+            comparison, left_out = _of_gaps(gaps, Reason.NO_COMMON_RANGE)
+            yield replace(_row(pair, metric, comparison), left_out=left_out)
 
 
-def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
+def _at_reference(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
     """pass@k of the policy at the reference temperature minus pass@k of the line at the same pass@1; None outside the line."""
-    home = frontiers.at_temperature(points, REFERENCE)
-    there = None if home is None else frontiers.passk_at(home.pass1, line)
-    return None if home is None or there is None else home.passk - there[0]
+    point = frontiers.at_temperature(points, REFERENCE)
+    if point is None:
+        return None
+    on_line = frontiers.passk_at(point.pass1, line)
+    return None if on_line is None else point.passk - on_line[0]
 
 
 def _kls(runs: Runs, exact: Kls) -> dict[Matched, Kls]:
     """The KLs at which an arm can be matched, by name."""
-    return {"raw KL": {key: kl for key, run in runs.items() if (kl := run.raw_kl) is not None}, "exact KL": exact}
+    raw = {key: run.raw_kl for key, run in runs.items()}
+    return {"raw KL": {key: kl for key, kl in raw.items() if kl is not None}, "exact KL": exact}
 
 
 def _matched(
@@ -304,10 +328,10 @@ def _matched(
     names = (arm.name, *arm.matched)
     if not arm.matched or not all(name in arms for name in names):
         return
-    found = [arms[name].where(temperature=temperature).scores() for name in names]
-    values = [one for one in found if one is not None]
-    seeds = sorted(set.intersection(*({*arms[name].seeds} for name in names)))
-    if len(values) < len(names) or any(seed not in one.seeds for one in values for seed in seeds):
+    scores = [arms[name].where(temperature=temperature).scores() for name in names]
+    values = [one for one in scores if one is not None]
+    seeds = sorted(set.intersection(*(set(arms[name].seeds) for name in names)))
+    if len(values) < len(names) or any(not set(seeds) <= set(one.seeds) for one in values):
         return
     means = {seed: _means(values, seed, ks) for seed in seeds}
     for kind, known in kls.items():
@@ -326,24 +350,26 @@ def _matched_by(
     kind: Matched, kls: Kls, arm: Arm, means: Mapping[int, Floats], temperature: float, ks: Sequence[int], task: str
 ) -> Iterator[Row]:
     """At equal KL of one kind; "unknown" where no training seed has a KL between those of the betas, no row without KLs."""
-    own, there, known = [], [], False
-    for seed, (mine, *others) in means.items():
+    own, interpolated, known = [], [], False
+    for seed, (of_arm, *others) in means.items():
         kl, *rivals = [kls.get((name, seed)) for name in (arm.name, *arm.matched)]
         if kl is None or None in rivals:
             continue
         known = True
-        at = between(kl, np.array(rivals, dtype=float), np.stack(others))
-        if at is not None:
-            own.append(mine)
-            there.append(at)
-    for j, k in enumerate(ks) if known else ():
-        found = paired_by.unknown(Reason.OUTSIDE, over="training seeds")
+        at_kl = between(kl, np.array(rivals, dtype=float), np.stack(others))
+        if at_kl is not None:
+            own.append(of_arm)
+            interpolated.append(at_kl)
+    if not known:
+        return
+    rival = arm.plain or arm.matched[0]
+    left_out = len(means) - len(own)
+    for j, k in enumerate(ks):
+        comparison = paired_by.unknown(Reason.OUTSIDE, over="training seeds")
         if own:
-            found = paired_seeds([one[j] for one in own], [one[j] for one in there])
+            comparison = paired_seeds([one[j] for one in own], [one[j] for one in interpolated])
         metric = Metric(k=k, temperature=temperature, matched=kind)
-        rival = arm.plain or arm.matched[0]
-        left_out = len(means) - len(own)
-        yield Row(a=arm.name, b=rival, why="matched", task=task, metric=metric, comparison=found, left_out=left_out)
+        yield Row(a=arm.name, b=rival, why="matched", task=task, metric=metric, comparison=comparison, left_out=left_out)
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
@@ -360,17 +386,20 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
 
 def _of_kls(pair: ArmPair, kls: Kls, seeds: Sequence[int], metric: Metric) -> Iterator[Row]:
     """KL to the reference, nats per token, paired over these training seeds."""
-    both = [[kls.get((name, seed)) for name in (pair.a, pair.b)] for seed in seeds]
-    if both and not any(None in two for two in both):
-        yield _row(pair, metric, paired_seeds(*np.array(both, dtype=float).T))
+    left = [kls.get((pair.a, seed)) for seed in seeds]
+    right = [kls.get((pair.b, seed)) for seed in seeds]
+    if seeds and None not in left and None not in right:
+        yield _row(pair, metric, paired_seeds(np.array(left, dtype=float), np.array(right, dtype=float)))
 
 
 def _added(design: Design, arms: Arms) -> list[ArmPair]:
     """Added controls, except placebos, against the control, only near the reference temperature."""
     control = design.control or ""
+    if control not in arms:
+        return []
     left_out = {control, *(arm.placebo for arm in design.arms)}
     added = [arm.name for arm in design.arms if arm.why and arm.name in arms and arm.name not in left_out]
-    return [ArmPair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added if control in arms]
+    return [ArmPair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -385,7 +414,9 @@ def _sampled(results: Results) -> Iterator[Row]:
     for task in sampled.tasks:
         here = sampled.where(task=task)
         on_task = table.where(task=task)
-        kls = {t: _kls(results.runs, exact_kls(here.where(temperature=t), base_of(sampled))) for t in _temperatures(here)}
+        kls = {}
+        for t in _temperatures(here):
+            kls[t] = _kls(results.runs, exact_kls(here.where(temperature=t), base_of(sampled)))
         for a, b, why in _sampled_pairs(design, here):
             if not (a in exact and b in exact):
                 yield from _of_counts(pair_on(design, a, b, why, on_task), here, design.ks(k), kls)
@@ -427,26 +458,28 @@ def _colder(control: Measurements[SampledMeasurement], others: Sequence[Measurem
     plain = not any(row.sizes is not None or row.cluster for row in control.rows)
     if len(base) < 2 or REFERENCE not in base or len(base) < len(control.rows) or not plain:
         return
-    first, best = control.rows[0], max(base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
+    first = control.rows[0]
+    best_n, best_right = max(base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
     for other in others:
         own = other.where(temperature=REFERENCE).scores()
         if own is None or own.arm == first.arm or own.n is None or not own.is_plain:
             continue
         n, right = own.n, own.values.astype(int)
-        beyond = right.mean() / n > best[1].mean() / best[0]  # no mixture of temperatures has this pass@1
-        for metric in above_colder(min(k, n, *(size for size, _ in base.values()))):
+        beyond = right.mean() / n > best_right.mean() / best_n  # no mixture of temperatures has this pass@1
+        largest = min(k, n, *(size for size, _ in base.values()))
+        for metric in above_colder(largest):
             if (metric.at == "b best") != (beyond or metric.k == 1):
                 continue
             if metric.at == "mixture":
                 tables = [{REFERENCE: (n, row)} for row in right]
                 above_it = above_mixtures_of_counts(tables, [[base]], metric.k or 0, guesser=guesses_of(first.chance))
                 assert above_it is not None  # the base has samples
-                found = compare_hull(above_it)
+                comparison = compare_hull(above_it)
             elif len(right) > 1:
-                found = paired_by.paired_seed_counts(n, right, best[1], metric.k or 0, n_b=best[0])
+                comparison = paired_by.paired_seed_counts(n, right, best_right, metric.k or 0, n_b=best_n)
             else:
-                found = paired_by.paired_counts(n, right[0], best[1], metric.k or 0, n_b=best[0])
-            yield Row(a=own.arm, b=first.arm + AT_ANY, why="colder", task=own.task, metric=metric, comparison=found)
+                comparison = paired_by.paired_counts(n, right[0], best_right, metric.k or 0, n_b=best_n)
+            yield Row(a=own.arm, b=first.arm + AT_ANY, why="colder", task=own.task, metric=metric, comparison=comparison)
 
 
 def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envelope: Envelope, k: int) -> Iterator[Row]:
@@ -455,17 +488,22 @@ def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envel
     if not all(one in arms for one in names):
         return
     tables = {one: _tables(arms[one]) for one in (*names, BASE) if one in arms}
-    seeds = sorted(set.intersection(*({*tables[one]} for one in names)))
+    seeds = sorted(set.intersection(*(set(tables[one]) for one in names)))
+    if not seeds:
+        return
     own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
-    others = [list(tables[BASE].values())[:1]] if BASE in tables and BASE not in names else []
-    largest, guesser = min(k, *(row.n for row in here.rows)), guesses_of(here.rows[0].chance)
-    for metric in (replace(one, k=one.k or largest) for one in ABOVE if one.at == "mixture"):
-        if (metric.k or 0) > largest or not seeds:
+    if BASE in tables and BASE not in names:
+        rivals.append(list(tables[BASE].values())[:1])
+    first = here.rows[0]
+    largest, guesser = min(k, *(row.n for row in here.rows)), guesses_of(first.chance)
+    for metric in ABOVE:
+        if metric.at != "mixture" or (metric.k or 0) > largest:
             continue
-        found = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature, guesser=guesser)
-        if found is not None:
-            task, comparison = here.rows[0].task, compare_hull(found)
-            yield Row(a=name, b=envelope.name, why="envelope", task=task, metric=metric, comparison=comparison)
+        metric = replace(metric, k=metric.k or largest)
+        gap = above_mixtures_of_counts(own, rivals, metric.k or 0, metric.temperature, guesser=guesser)
+        if gap is not None:
+            comparison = compare_hull(gap)
+            yield Row(a=name, b=envelope.name, why="envelope", task=first.task, metric=metric, comparison=comparison)
 
 
 def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.Counts]]:
@@ -482,18 +520,22 @@ def _of_counts(
     """At every temperature that both have, pass@k at each k that the samples suffice for, and at all samples if they are fewer."""
     both: dict[float, tuple[ProblemScores, ProblemScores]] = {}
     for t in _temperatures(here):
-        if (found := pair.sides(t)) is None:
+        sides = pair.sides(t)
+        if sides is None:
             continue
-        one, two = both[t] = found
+        one, two = both[t] = sides
         one.check_alike(two)
         for m in sorted({min(k, one.n or 0) for k in ks}):
             yield _row(pair, Metric(k=m, temperature=t), counted(one, two, m))
-        if len(seeds := sorted({*one.seeds} & {*two.seeds})) > 1:
+        seeds = sorted(set(one.seeds) & set(two.seeds))
+        if len(seeds) > 1:
             yield from _of_kls(pair, kls[t]["exact KL"], seeds, Metric(name="exact KL", temperature=t))
-    if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
-        tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
+    plain = all(len(side.values) == 1 and side.is_plain for sides in both.values() for side in sides)
+    if len(both) > 1 and plain:
+        left = {t: (one.n or 0, one.values[0]) for t, (one, _) in both.items()}
+        right = {t: (two.n or 0, two.values[0]) for t, (_, two) in both.items()}
         k = min(max(ks), *(one.n or 0 for one, _ in both.values()))
-        yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(*tables, k=k))
+        yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(left, right, k=k))
 
 
 def counted(a: ProblemScores, b: ProblemScores, k: int) -> PairedDifference:

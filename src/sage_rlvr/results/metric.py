@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, Literal, get_args
 
-from sage_rlvr.errors import ConfigError, choose_from, nearest, require, short
+from sage_rlvr.errors import ConfigError, choose_from, nearest, require, short, wrong
 
 REFERENCE = 1.0
 """The sampling temperature of tables and curves."""
@@ -57,11 +57,13 @@ class Metric:
             raise ConfigError(f"metric {short(value)}: expected {FORMS}")
         known = [field.name for field in fields(cls)]
         for key, given in value.items():
-            require(key in known, (str(key),), given, f"a metric has no such field{choose_from(key, known)}")
+            if key not in known:  # the neighbors of a name take long to find, and a register has thousands of metrics
+                raise wrong((str(key),), given, f"a metric has no such field{choose_from(key, known)}")
         found = cls(**value)
         for key, options in (("name", get_args(Name)), ("at", get_args(At)), ("matched", get_args(Matched))):
             given = getattr(found, key)
-            require(given in options, (key,), given, f"unknown{choose_from(given, options)}")
+            if given not in options:
+                raise wrong((key,), given, f"unknown{choose_from(given, options)}")
         whole = type(found.k) is int and found.k > 0
         require(found.k is None if found.name in KLS else whole, ("k",), found.k, "must be >= 1 (raw KL and exact KL have no k)")
         number = type(found.temperature) in (int, float) and 0 < found.temperature < math.inf

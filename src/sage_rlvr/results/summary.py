@@ -38,59 +38,93 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     """All numbers of a folder. A stored summary is returned with its rows corrected again."""
     if results.stored is not None:
         return {**results.stored, "rows": [row_tree(row) for row in findings.rows]}
-    design, runs, k = results.design, results.runs, results.k
-    facts, control, ks = design.facts, design.arm(design.control or ""), shown_ks(k)
-    curves, exact = curves_of(results.table, k, results.several), results.table.exact()
-    arms, trained = exact.where(task="").by_arm(), by_arm(runs)
-    kls = exact_kls_of_main(results.table.sampled())
+    design, runs, k, ks = results.design, results.runs, results.k, shown_ks(results.k)
+    exact = results.table.exact()
+    curves = curves_of(results.table, k, results.several)
+    arms = exact.where(task="").by_arm()
     base = arms.get(results.home or "")
     numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
-    found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
-    found |= {name: facts.get(name) for name in ("design", "world", "versions", "steps", "choice")}
-    found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
-    found["questions"] = [asdict(question) for question in design.questions]
-    if design.baselines:
-        found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle}
-        found["room"] = [asdict(row) for row in findings.headroom]
-        found |= {"discarded": list(design.discarded)} if design.discarded else {}
-    main = [record for (_, _, task), record in results.records.items() if not task]
-    found["evaluate"] = facts.get("evaluate") or _evaluated(main)
-    found["policy"] = _policy(main if results.base_record is None else [results.base_record], runs.values())
+    found = _design_facts(results, findings, ks)
     found["created"] = max((run.created[:10] for run in runs.values()), default="")
     found["base"] = None if base is None else _base(base, numbers, curves, ks, runs.get((base.rows[0].arm, 0)))
-    found["arms"] = {}
-    for arm in design.arms:
-        if arm.name != results.home and (arm.name not in design.beside or arm.name in arms):
-            row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
-            row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
-            found["arms"][arm.key] = row | _exact_kl({seed: kl for (name, seed), kl in kls.items() if name == arm.name})
+    found["arms"] = _arms(results, arms, numbers, curves, ks)
     found["curves"] = {}
     for name in dict.fromkeys([results.home or "", *design.names]):
         if curve := curves.get((name, "", REFERENCE)):
             found["curves"][name] = _curves(numbers[name], curve)
     found["sampled"] = _sampled(design, results.table.sampled(), curves)
-    found[KEY] = {task: None if (chance := results.chances.get(task)) is None else chance.tree() for task in results.tasks}
+    found[KEY] = {}
+    for task in results.tasks:
+        chance = results.chances.get(task)
+        found[KEY][task] = None if chance is None else chance.tree()
     found["away"] = {}
-    for task in facts.get("evaluate", {}).get("ood", ()):
-        there = exact.where(task=task).by_arm()
-        found["away"][task] = _away(design, there, {name: numbers_of(rows, ks) for name, rows in there.items()}, curves, ks)
+    for task in design.facts.get("evaluate", {}).get("ood", ()):
+        on_task = exact.where(task=task).by_arm()
+        task_numbers = {name: numbers_of(rows, ks) for name, rows in on_task.items()}
+        found["away"][task] = _away(design, on_task, task_numbers, curves, ks)
     found["rows"] = [row_tree(row) for row in findings.rows]
-    found |= {"cold": _cold(design, arms, curves, k), "power": _power(base, results.base_record, k)}
-    found |= {"gains": findings.gains, "relabelled": findings.relabelled}
-    found |= {"verdicts": tree(findings.verdicts, results.given, results.notes)} if results.sampled_only else {}
+    found["cold"] = _cold(design, arms, curves, k)
+    found["power"] = _power(base, results.base_record, k)
+    found["gains"] = findings.gains
+    found["relabelled"] = findings.relabelled
+    if results.sampled_only:
+        found["verdicts"] = tree(findings.verdicts, results.given, results.notes)
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
-    found |= {"left_out": list(results.notes), "failed": list(results.failed)}
-    found["warnings"] = [{"arm": run.arm, "seed": run.seed, **warning} for run in runs.values() for warning in run.warnings]
-    asked = [(design.called(c["arm"]), c["seed"]) for c in facts.get("runs", ()) if not c["complete"]]
-    found["not_run"] = [f"{arm} s{seed}: {state(runs[arm, seed])}" for arm, seed in asked]
+    found["left_out"] = list(results.notes)
+    found["failed"] = list(results.failed)
+    found["warnings"] = []
+    for run in runs.values():
+        found["warnings"] += [{"arm": run.arm, "seed": run.seed, **warning} for warning in run.warnings]
+    found["not_run"] = []
+    for wanted in design.facts.get("runs", ()):
+        if not wanted["complete"]:
+            arm, seed = design.called(wanted["arm"]), wanted["seed"]
+            found["not_run"].append(f"{arm} s{seed}: {state(runs[arm, seed])}")
     return dict(plain(found))
+
+
+def _design_facts(results: Results, findings: Findings, ks: Sequence[int]) -> dict[str, Any]:
+    """What the design asks, what was evaluated, and the model."""
+    design, facts = results.design, results.design.facts
+    control = design.arm(design.control or "")
+    found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
+    for name in ("design", "world", "versions", "steps", "choice"):
+        found[name] = facts.get(name)
+    found["control"] = control.key if control else ""
+    found["seeds"] = list(design.seeds)
+    found["questions"] = [asdict(question) for question in design.questions]
+    if design.baselines:
+        found["baselines"] = [asdict(baseline) for baseline in design.baselines]
+        found["oracle"] = design.oracle
+        found["room"] = [asdict(row) for row in findings.headroom]
+    if design.baselines and design.discarded:
+        found["discarded"] = list(design.discarded)
+    main = [record for (_, _, task), record in results.records.items() if not task]
+    found["evaluate"] = facts.get("evaluate") or _evaluated(main)
+    found["policy"] = _policy(main if results.base_record is None else [results.base_record], results.runs.values())
+    return found
+
+
+def _arms(results: Results, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
+    """Key -> scores, training and exact KL of every arm but the base."""
+    design, trained = results.design, by_arm(results.runs)
+    kls = exact_kls_of_main(results.table.sampled())
+    found = {}
+    for arm in design.arms:
+        if arm.name == results.home or (arm.name in design.beside and arm.name not in arms):
+            continue
+        row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
+        row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
+        row |= _exact_kl({seed: kl for (name, seed), kl in kls.items() if name == arm.name})
+        found[arm.key] = row
+    return found
 
 
 def _evaluated(records: Sequence[Record]) -> dict[str, Any]:
     if not records:
         return {"problems": 0, "split": "test"}
     first = records[0]
-    return {"problems": first.problems, **{name: first.meta.get(name) for name in ("split", "sampling")}}
+    return {"problems": first.problems, "split": first.meta.get("split"), "sampling": first.meta.get("sampling")}
 
 
 def _policy(records: Sequence[Record], runs: Iterable[TrainingRun]) -> dict[str, Any] | None:
@@ -98,8 +132,8 @@ def _policy(records: Sequence[Record], runs: Iterable[TrainingRun]) -> dict[str,
     runs start from; None where they start from several."""
     if not records:
         models = {run.config.get("model") for run in runs}
-        only = models.pop() if len(models) == 1 else None
-        return {"model": _without_place(only), "parameters": None} if isinstance(only, str) else None
+        model = models.pop() if len(models) == 1 else None
+        return {"model": _without_place(model), "parameters": None} if isinstance(model, str) else None
     model = records[0].meta.get("model")
     return {"model": model and _without_place(model), "parameters": records[0].meta.get("parameters")}
 
@@ -142,43 +176,54 @@ def _base(
     base: ExactMeasurements, numbers: Numbers, curves: Curves, ks: Sequence[int], run: TrainingRun | None = None
 ) -> dict[str, Any]:
     """The base on a task. run: its own training on the main task, if it was trained."""
-    home = base.where(temperature=REFERENCE).rows[0]
-    own, curve = numbers[home.arm], curves[home.place]
-    trained = {} if run is None else {"trained": {"pass": _passes(curve, ks), **_raw_kl([run])}}
-    return trained | {
-        "label": home.arm,
-        "pass": _by_seed(curve, ks)[str(home.seed)],
-        "distinct": home.distinct,
-        "best": asdict(own.tops[0]),
-        "frontier": own.frontiers[home.seed],
-        "support": sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in home.logps),
-    }
+    reference = base.where(temperature=REFERENCE).rows[0]
+    own, curve = numbers[reference.arm], curves[reference.place]
+    found: dict[str, Any] = {}
+    if run is not None:
+        found["trained"] = {"pass": _passes(curve, ks), **_raw_kl([run])}
+    found["label"] = reference.arm
+    found["pass"] = _by_seed(curve, ks)[str(reference.seed)]
+    found["distinct"] = reference.distinct
+    found["best"] = asdict(own.tops[0])
+    found["frontier"] = own.frontiers[reference.seed]
+    found["support"] = sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in reference.logps)
+    return found
 
 
 def _scored(rows: ExactMeasurements, numbers: ExactNumbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """Seeds, pass@k and best pass@1 of an evaluated arm."""
     arm, task, _ = rows.rows[0].place
-    return {"seeds": list(rows.seeds), "pass": _passes(curves.get((arm, task, REFERENCE)), ks), "best_pass1": asdict(numbers.best)}
+    passes = _passes(curves.get((arm, task, REFERENCE)), ks)
+    return {"seeds": list(rows.seeds), "pass": passes, "best_pass1": asdict(numbers.best)}
 
 
 def _arm(arm: Arm, rows: ExactMeasurements | None, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """An arm on the main task; without an exact record only its names."""
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe}
-    row |= {"seeds": [] if rows is None else list(rows.seeds)} | ({"matched": list(arm.matched)} if arm.matched else {})
+    row["seeds"] = [] if rows is None else list(rows.seeds)
+    if arm.matched:
+        row["matched"] = list(arm.matched)
     curve = curves.get((arm.name, "", REFERENCE))
     if rows is None or curve is None:
         return row
     own = numbers[arm.name]
     row |= _scored(rows, own, curves, ks)
-    row |= {"pass_by_seed": _by_seed(curve, ks), "distinct": own.distinct and asdict(own.distinct), "frontier": own.frontier}
+    row["pass_by_seed"] = _by_seed(curve, ks)
+    row["distinct"] = own.distinct and asdict(own.distinct)
+    row["frontier"] = own.frontier
     row["frontier_by_seed"] = {str(seed): points for seed, points in own.frontiers.items()}
-    return row | ({"support": _trees(own.support)} if own.support else {})
+    if own.support:
+        row["support"] = _trees(own.support)
+    return row
 
 
 def _away(design: Design, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """The base and the arms on another task."""
     base = arms.get(design.base or "")
-    found = {arm.key: _scored(arms[arm.name], numbers[arm.name], curves, ks) for arm in design.arms if arm.name in arms}
+    found = {}
+    for arm in design.arms:
+        if arm.name in arms:
+            found[arm.key] = _scored(arms[arm.name], numbers[arm.name], curves, ks)
     if base is None:
         return {"problems": None, "base": None, "arms": found}
     return {"problems": len(base.rows[0].problems), "base": _base(base, numbers, curves, ks), "arms": found}
@@ -190,10 +235,12 @@ def _cold(design: Design, arms: Arms, curves: Curves, k: int) -> dict[str, Any] 
     if not shown or any(PAPER not in arms[arm.name].temperatures for arm in shown):
         return None
     ks = sorted({1, k})
-    rows = {arm.key: (arm.name, curves[arm.name, "", PAPER]) for arm in shown if arm.name != design.base}
-    others = {key: {"label": name, **_passes(curve, ks)} for key, (name, curve) in rows.items()}
-    home = curves.get((design.base or "", "", PAPER))
-    base = None if home is None else {str(n): home.passes[n].value for n in ks}
+    others = {}
+    for arm in shown:
+        if arm.name != design.base:
+            others[arm.key] = {"label": arm.name, **_passes(curves[arm.name, "", PAPER], ks)}
+    curve = curves.get((design.base or "", "", PAPER))
+    base = None if curve is None else {str(n): curve.passes[n].value for n in ks}
     return {"temperature": PAPER, "base": base, "arms": others}
 
 
@@ -201,11 +248,13 @@ def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dic
     """The power-tempering frontier of the base: pi(y)^power over whole completions, without any reward."""
     if base is None or record is None or not record.norms:
         return None
-    points = [
-        {"power": one.power, "known": one.known, "bound1": float(one.bound.mean()), "boundk": one.passk_bound(k)}
-        | {"pass1": one.point(k).pass1, "passk": one.point(k).passk}
-        for one in tempered(base.logps, record.norms)
-    ]
+    points = []
+    for policy in tempered(base.logps, record.norms):
+        point = policy.point(k)
+        row = {"power": policy.power, "known": policy.known}
+        row |= {"bound1": float(policy.bound.mean()), "boundk": policy.passk_bound(k)}
+        row |= {"pass1": point.pass1, "passk": point.passk}
+        points.append(row)
     return {"points": points}
 
 
@@ -223,10 +272,13 @@ def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Cu
         if curve is None or curve.n is None:  # the exact scores of a policy are shown in place of its samples
             continue
         alone = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in places) == 1
-        row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": curve.n}
+        label = name if alone else f"{name} at T = {temperature:g}"
+        row = {"label": label, "policy": name, "task": task, "n": curve.n}
         row |= {"temperature": temperature, "problems": curve.problems, "seeds": curve.seeds}
         row |= Reasons.sum(one.reasons for one in policies[name, task, temperature].rows).fractions()
-        out.append(row | {"pass": _trees(curve.passes), "pass_by_seed": _by_seed(curve, list(curve.passes))})
+        row["pass"] = _trees(curve.passes)
+        row["pass_by_seed"] = _by_seed(curve, list(curve.passes))
+        out.append(row)
     return out
 
 
@@ -236,9 +288,11 @@ def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Cu
 
 def _part(values: Sequence[Any], when: str) -> Any:
     """The first or last tenth, or one of the thirds, of the steps."""
-    if when in ("first", "last"):
-        tenth = max(1, len(values) // 10)
-        return values[-tenth:] if when == "last" else values[:tenth]
+    tenth = max(1, len(values) // 10)
+    if when == "first":
+        return values[:tenth]
+    if when == "last":
+        return values[-tenth:]
     third = np.array_split(np.asarray(values), 3)[("early", "middle", "late").index(when)]
     return third if len(third) else values
 
@@ -263,13 +317,17 @@ def training_of(runs: Sequence[TrainingRun], guided: bool) -> dict[str, Any]:
     logs = [run.metrics for run in runs]
     row: dict[str, Any] = {"steps": max(map(len, logs))}
     for name, key in (("train_seconds", "time/step_s"), ("tokens", "rollout/tokens")):
-        totals = [total for run in runs if (total := run.total(key)) is not None]
-        if len(totals) == len(runs):
-            row[name] = float(np.mean(totals))
-    for what, (key, parts) in PARTS.items():
-        values = [[float(r[key]) for r in rows if key in r] for rows in logs]  # "nan" is a number
-        if all(values):
-            row[what] = _trees({when: seed_interval([float(np.mean(_part(v, when))) for v in values]) for when in parts})
+        totals = [run.total(key) for run in runs]
+        if None not in totals:
+            row[name] = float(np.mean(totals))  # type: ignore[arg-type]
+    for name, (key, parts) in PARTS.items():
+        values = [[float(step[key]) for step in steps if key in step] for steps in logs]  # "nan" is a number
+        if not all(values):
+            continue
+        intervals = {}
+        for part in parts:
+            intervals[part] = seed_interval([float(np.mean(_part(of_run, part))) for of_run in values])
+        row[name] = _trees(intervals)
     row |= _raw_kl(runs)
     if guided:
         row["dose"] = strength(logs)
@@ -278,16 +336,19 @@ def training_of(runs: Sequence[TrainingRun], guided: bool) -> dict[str, Any]:
 
 def _raw_kl(runs: Sequence[TrainingRun]) -> dict[str, Any]:
     """Raw KL at the end of these runs; {} if a run did not log it."""
-    kls = [kl for run in runs if (kl := run.raw_kl) is not None]
+    kls = [kl for kl in (run.raw_kl for run in runs) if kl is not None]
     if len(kls) < len(runs):
         return {}
-    return {"kl_raw": asdict(seed_interval(kls)), "kl_raw_by_seed": {str(run.seed): run.raw_kl for run in runs}}
+    by_seed = {str(run.seed): kl for run, kl in zip(runs, kls, strict=True)}
+    return {"kl_raw": asdict(seed_interval(kls)), "kl_raw_by_seed": by_seed}
 
 
 def _exact_kl(kls: Mapping[int, float]) -> dict[str, Any]:
     """Exact KL to the base by training seed; {} without any."""
+    if not kls:
+        return {}
     by_seed = {str(seed): kl for seed, kl in kls.items()}
-    return {"kl_exact": asdict(seed_interval(list(kls.values()))), "kl_exact_by_seed": by_seed} if kls else {}
+    return {"kl_exact": asdict(seed_interval(list(kls.values()))), "kl_exact_by_seed": by_seed}
 
 
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
@@ -297,25 +358,30 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
     if not all(updated):
         return None
     keys = {"active": "guide/active_frac", "q": "guide/q_mean", "log_q_sum": "guide/log_q_sum"}
-    return {
-        f"{what}_{when}": float(np.mean([float(np.mean([float(row[key]) for row in _part(rows, when)])) for rows in updated]))
-        for when in ("first", "last")
-        for what, key in keys.items()
-        if all(key in row for rows in updated for row in rows)  # runs of before have no log_q_sum
-    }
+    found = {}
+    for part in ("first", "last"):
+        for name, key in keys.items():
+            if not all(key in row for rows in updated for row in rows):  # runs of before have no log_q_sum
+                continue
+            by_run = []
+            for rows in updated:
+                by_run.append(float(np.mean([float(row[key]) for row in _part(rows, part)])))
+            found[f"{name}_{part}"] = float(np.mean(by_run))
+    return found
 
 
 def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, list[float]]:
     """Arm -> the selection score of each seed: pass@1, pass@256 or the gap to the base's frontier (minus infinity without a gap).
     The arm with the largest mean is selected."""
-    arms, out = results.table.exact().where(task=task).by_arm(), {}
+    arms = results.table.exact().where(task=task).by_arm()
+    by_arm_key: dict[str, list[float]] = {}
     for key in among:
         rows = arms.get(results.design.called(key), ExactMeasurements())
         if by == "frontier":
-            gaps = [gap_to_frontier(one.points, arms[BASE].points).value for one in rows.runs.values()]
-            out[key] = [-math.inf if gap is None else gap for gap in gaps]
+            gaps = [gap_to_frontier(run.points, arms[BASE].points).value for run in rows.runs.values()]
+            by_arm_key[key] = [-math.inf if gap is None else gap for gap in gaps]
         else:
-            found = rows.where(temperature=REFERENCE).scores()
+            scores = rows.where(temperature=REFERENCE).scores()
             k = {"pass@1": 1, "pass@256": 256}[by]
-            out[key] = [] if found is None else found.passes([k]).mean(axis=(1, 2)).tolist()
-    return out
+            by_arm_key[key] = [] if scores is None else scores.passes([k]).mean(axis=(1, 2)).tolist()
+    return by_arm_key

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sage_rlvr.escaping import escaped
@@ -58,20 +59,28 @@ class Table:
         """GitHub Markdown; newlines in cells become <br>. chips: the first line of a cell is an outcome, in bold."""
 
         def line(cells: Sequence[str], bold: bool) -> str:
-            return f"| {' | '.join(_cell(text, bold and place > 0) for place, text in enumerate(cells))} |"
+            texts = [_cell(text, bold and index > 0) for index, text in enumerate(cells)]
+            return f"| {' | '.join(texts)} |"
 
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
-        rule = "| --- |" + "".join(" :--- |" if _is_prose(column) else " ---: |" for column in columns[1:])
-        lines = [line(self.header, False), rule, *(line(row, chips) for row in self.rows)]
-        return "\n\n".join(["\n".join(lines), *map(escaped, self.notes)])
+        rule = "| --- |"
+        for column in columns[1:]:
+            rule += " :--- |" if _is_prose(column) else " ---: |"
+        lines = [line(self.header, False), rule]
+        lines += [line(row, chips) for row in self.rows]
+        paragraphs = ["\n".join(lines), *(escaped(note) for note in self.notes)]
+        return "\n\n".join(paragraphs)
 
     def fitting(self, width: int) -> tuple[Table, tuple[str, ...]]:
         """The columns that fit into a terminal of this width, and the headers of the other columns."""
-        columns = list(zip(self.header, *self.rows, strict=True))
-        widths = [max(len(line) for cell in column for line in cell.split("\n")) + 3 for column in columns]
-        kept = sum(sum(widths[: i + 1]) <= width for i in range(len(columns)))
-        shown = Table(header=self.header[:kept], rows=tuple(row[:kept] for row in self.rows), notes=self.notes)
-        return shown, tuple(" ".join(head.split()) for head in self.header[kept:])
+        kept, total = 0, 0
+        for column in zip(self.header, *self.rows, strict=True):
+            lines = [line for cell in column for line in cell.split("\n")]
+            total += max(len(line) for line in lines) + 3
+            kept += total <= width
+        rows = tuple(row[:kept] for row in self.rows)
+        left_out = tuple(" ".join(head.split()) for head in self.header[kept:])
+        return Table(header=self.header[:kept], rows=rows, notes=self.notes), left_out
 
 
 PROSE = 40  # characters of a line beyond which a column is read and not compared: it stands left and may wrap
@@ -83,35 +92,46 @@ def _is_prose(column: Sequence[str]) -> bool:
 
 def _cell(text: str, bold: bool) -> str:
     first, *rest = map(escaped, text.split("\n"))
-    return "<br>".join([f"**{first}**" if bold and first != NONE else first, *rest])
+    if bold and first != NONE:
+        first = f"**{first}**"
+    return "<br>".join([first, *rest])
 
 
 def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *notes: str) -> Table:
     """A table with one row per item; `columns`: header -> function from an item to its cell."""
-    rows = tuple(tuple(cell(thing) for cell in columns.values()) for thing in things)
-    return Table(header=tuple(columns), rows=rows, notes=notes)
+    rows = []
+    for thing in things:
+        rows.append(tuple(cell(thing) for cell in columns.values()))
+    return Table(header=tuple(columns), rows=tuple(rows), notes=notes)
 
 
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
     columns = grouped(rows, lambda row: view(row).column)
-    there = dict.fromkeys(row.a for row in rows)
-    arms = dict.fromkeys([*(name for name in names if name in there), *there])
-    of_arm = [grouped(some, lambda row: row.a) for some in columns.values()]
-    body = tuple((name, *("\n".join(map(chip, column.get(name, ()))) or NONE for column in of_arm)) for name in arms)
-    return Table(header=("arm", *columns), rows=body, notes=(CHIPS,))
+    compared = dict.fromkeys(row.a for row in rows)
+    arms = dict.fromkeys([*(name for name in names if name in compared), *compared])
+    by_arm = [grouped(of_column, lambda row: row.a) for of_column in columns.values()]
+    body = []
+    for name in arms:
+        cells = ["\n".join(map(chip, column.get(name, ()))) or NONE for column in by_arm]
+        body.append((name, *cells))
+    return Table(header=("arm", *columns), rows=tuple(body), notes=(CHIPS,))
 
 
 def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
     """A value with its interval on the next line. An interval over two training seeds is left out because it covers impossible
     values. An interval from JSON is a mapping."""
-    if found is None or isinstance(found, (int, float)):
-        return NONE if found is None else f"{found:,.{digits}f}"
+    if found is None:
+        return NONE
+    if isinstance(found, (int, float)):
+        return f"{found:,.{digits}f}"
     tree = found if isinstance(found, Mapping) else vars(found)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
-    few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
-    beneath = f"\n{low:.{digits}f}–{high:.{digits}f}" if math.isfinite(high - low) and not few else ""
-    return f"{value:,.{digits}f}{beneath}"
+    text = f"{value:,.{digits}f}"
+    too_few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
+    if too_few or not math.isfinite(high - low):
+        return text
+    return f"{text}\n{low:.{digits}f}–{high:.{digits}f}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -121,31 +141,46 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
 def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, KL. world: scores on
     another task, without distinct completions and KL."""
-    here, wanted = found if world is None else found["away"][world], len(found["seeds"])
+    here = found if world is None else found["away"][world]
+    wanted = len(found["seeds"])
     chance = chance_in(found, world or "")
     sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
-    columns: Columns = {"arm": lambda row: row["label"]}
-    columns["seeds"] = lambda row: (
-        "" if row["label"] == "base" else f"{len(row.get('seeds', ())) or sampled.get(row['label'], 0)} of {wanted}"
-    )
+
+    def seeds(row: Mapping[str, Any]) -> str:
+        if row["label"] == "base":
+            return ""
+        return f"{len(row.get('seeds', ())) or sampled.get(row['label'], 0)} of {wanted}"
+
+    def score(row: Mapping[str, Any], k: int) -> str:
+        if "pass" in row:
+            return passed(row, k, chance)
+        return SAMPLED if row["label"] in sampled else NOT_RUN
+
+    columns: Columns = {"arm": lambda row: row["label"], "seeds": seeds}
     for k in found["ks"]:
-        columns[f"pass@{k}"] = lambda row, k=k: (  # type: ignore[misc]
-            passed(row, k, chance) if "pass" in row else SAMPLED if row["label"] in sampled else NOT_RUN
-        )
+        columns[f"pass@{k}"] = partial(score, k=k)
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
     shared = () if here["base"] is None else here["base"]["frontier"]  # other tasks have only the frontier of the base
-    columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1") if len(row.get("frontier", shared)) > 1 else None)
+
+    def best(row: Mapping[str, Any]) -> str:
+        return cell(row.get("best_pass1")) if len(row.get("frontier", shared)) > 1 else NONE
+
+    columns["best pass@1\nat any T"] = best
     if world is None:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
     exact = world is None and any("kl_exact" in arm for arm in found["arms"].values())
     if exact:
         columns[EXACT_KL] = lambda row: cell(row.get("kl_exact"), 4)
-    base = [] if here["base"] is None else [base_row(here["base"])]
-    arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
-    made = table(columns, [*base, *arms])
-    made = with_chance(made, chance, {f"pass@{k}": k for k in found["ks"]})
-    notes = (*(SAMPLES,) * any(SAMPLED in row for row in made.rows), *(EXACT,) * exact)
+    rows = [] if here["base"] is None else [base_row(here["base"])]
+    for key, arm in found["arms"].items():
+        rows.append({"label": arm["label"], **(here["arms"].get(key) or {})})
+    made = with_chance(table(columns, rows), chance, {f"pass@{k}": k for k in found["ks"]})
+    notes = []
+    if any(SAMPLED in row for row in made.rows):
+        notes.append(SAMPLES)
+    if exact:
+        notes.append(EXACT)
     return replace(made, notes=(*notes, *made.notes))
 
 
@@ -169,9 +204,11 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
     """The table with a last row of the chance floor, and a note of what guesses. ks: head of a column -> k."""
     if chance is None:
         return replace(made, notes=(*made.notes, f"{UNKNOWN[:1].upper()}{UNKNOWN[1:]}."))
-    row = ("chance", *(f"{chance.at(ks[head]):.3f}" if head in ks else "" for head in made.header[1:]))
-    mark = f" {BELOW[:1].upper()}{BELOW[1:]}: a lower pass@k than that." * any(BELOW in cell for row in made.rows for cell in row)
-    return replace(made, rows=(*made.rows, row), notes=(*made.notes, f"Chance: {chance.words}.{mark}"))
+    cells = [f"{chance.at(ks[head]):.3f}" if head in ks else "" for head in made.header[1:]]
+    note = f"Chance: {chance.words}."
+    if any(BELOW in cell for row in made.rows for cell in row):
+        note += f" {BELOW[:1].upper()}{BELOW[1:]}: a lower pass@k than that."
+    return replace(made, rows=(*made.rows, ("chance", *cells)), notes=(*made.notes, note))
 
 
 def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
@@ -181,25 +218,40 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
     exact = {arm["label"]: arm["kl_exact"] for arm in found["arms"].values() if "kl_exact" in arm}
     for task, rows in sampled.items():
         least = min(row["n"] for row in rows)
-        chance, ks = chance_in(found, task), [*(k for k in (1, FEW) if k < least), least]
-        columns: Columns = {"arm": lambda row: row["label"]}
-        columns["problems × samples"] = lambda row: (
-            f"{row['problems']} × {row['n']}" + f", {len(row['seeds'])} seeds" * (len(row["seeds"]) > 1)
-        )
+        chance = chance_in(found, task)
+        ks = [k for k in (1, FEW) if k < least]
+        ks.append(least)
+        columns: Columns = {"arm": lambda row: row["label"], "problems × samples": _size}
         for k in ks:
-            columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
+            columns[f"pass@{k}"] = partial(passed, k=k, chance=chance)
         if any(row["policy"] in raw for row in rows):
             columns["raw KL"] = lambda row: cell(raw.get(row["policy"]))
-        if with_kl := any(row["policy"] in exact for row in rows):
+        notes = [_interval_note(rows)]
+        if any(row["policy"] in exact for row in rows):
             columns[EXACT_KL] = lambda row: cell(exact.get(row["policy"]), 4)
+            notes.append(EXACT)
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
-        over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
-        units = "clusters of problems" if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows) else "problems"
-        note = f"From samples; below each number its 95 % interval {over}over {units} and their samples."
-        notes = (note, *(EXACT,) * with_kl)
-        out.append((f"From samples: {task}", with_chance(table(columns, rows, *notes), chance, {f"pass@{k}": k for k in ks})))
+        made = with_chance(table(columns, rows, *notes), chance, {f"pass@{k}": k for k in ks})
+        out.append((f"From samples: {task}", made))
     return out
+
+
+def _size(row: Mapping[str, Any]) -> str:
+    """The size of an evaluation by samples."""
+    text = f"{row['problems']} × {row['n']}"
+    return f"{text}, {len(row['seeds'])} seeds" if len(row["seeds"]) > 1 else text
+
+
+def _interval_note(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the intervals of a table from samples are over."""
+    units = "problems"
+    if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows):
+        units = "clusters of problems"
+    over = f"over {units}"
+    if any(len(row["seeds"]) > 1 for row in rows):
+        over = f"over training seeds for arms with several, else {over}"
+    return f"From samples; below each number its 95 % interval {over} and their samples."
 
 
 def _fraction(value: float | None) -> str:
@@ -208,8 +260,10 @@ def _fraction(value: float | None) -> str:
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the base. A trained run that replaces the base has intervals and a raw KL."""
-    shared = {name: base[name] for name in ("pass", "distinct", "frontier")} | (base.get("trained") or {})
-    return shared | {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
+    row = {name: base[name] for name in ("pass", "distinct", "frontier")}
+    row |= base.get("trained") or {}
+    row |= {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
+    return row
 
 
 def room(found: Mapping[str, Any]) -> Table | None:
@@ -228,15 +282,21 @@ def room(found: Mapping[str, Any]) -> Table | None:
 
 
 def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:
-    there = f"{what}_first" in (row.get("dose") or {})
-    return ", ".join(f"{row['dose'][f'{what}_{when}']:{form}}" for when in ("first", "last")) if there else ""
+    strength = row.get("dose") or {}
+    if f"{what}_first" not in strength:
+        return ""
+    return f"{strength[f'{what}_first']:{form}}, {strength[f'{what}_last']:{form}}"
 
 
 def costs(found: Mapping[str, Any]) -> Table:
     """Support relative to the base, tokens, seconds and strength of the guide."""
     columns: Columns = {"arm": lambda row: row["label"]}
-    for head, what in (("support kept", "preserved"), ("gained", "gained"), ("lost", "lost")):
-        columns[head] = lambda row, what=what: f"{row['support'][what]['value']:,.0f}" if "support" in row else ""  # type: ignore[misc]
+
+    def support(row: Mapping[str, Any], name: str) -> str:
+        return f"{row['support'][name]['value']:,.0f}" if "support" in row else ""
+
+    for head, name in (("support kept", "preserved"), ("gained", "gained"), ("lost", "lost")):
+        columns[head] = partial(support, name=name)
     columns["sampled tokens, M"] = lambda row: f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
     columns["training, s"] = lambda row: f"{row['train_seconds']:.0f}" if "train_seconds" in row else ""
     columns["q not 1 on\n(first, last tenth)"] = lambda row: _first_and_last(row, "active", ".1%")
@@ -262,12 +322,17 @@ def training(found: Mapping[str, Any]) -> Table:
     """Training reward, test score, gradient norms in thirds of the run, zero-variance groups; runs without these metrics have no
     row."""
     columns: Columns = {"arm": lambda row: row["label"]}
-    for head, place in TRAINED.items():
-        head = head.format(split=found["evaluate"].get("split") or "test")
-        columns[head] = lambda row, place=place: cell(row[place[0]][place[1]]) if place[0] in row else ""  # type: ignore[misc]
+
+    def logged(row: Mapping[str, Any], name: str, part: str) -> str:
+        return cell(row[name][part]) if name in row else ""
+
+    split = found["evaluate"].get("split") or "test"
+    for head, (name, part) in TRAINED.items():
+        columns[head.format(split=split)] = partial(logged, name=name, part=part)
     note = (
         "Training reward: mean over the sampled completions; the first and last tenth of the steps have different problems. "
         "Gradient norms are before clipping. Zero-variance groups: the share of sampled groups in which all rewards are equal, so "
         "that every advantage is 0."
     )
-    return table(columns, [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row], note)
+    rows = [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row]
+    return table(columns, rows, note)

@@ -19,47 +19,64 @@ def tree(
     found: Iterable[CurveVerdict], given: Sequence[GivenRows], notes: Sequence[str], failed: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The verdicts. given, notes: of the results; failed: sentences of `failures`."""
-    read = [
-        {
-            "path": str(one.evaluation.path), "format": one.evaluation.format, "correct": one.evaluation.correct,
-            "rows": one.evaluation.rows, "arms": list(dict.fromkeys(one.arm_of(t) for t in one.evaluation.tables)),
-        }
-        for one in given
-    ]  # fmt: skip
     made = {
         "format": FORMAT,
-        "read": read,
-        "verdicts": list(map(_tree, found)),
+        "read": [_file_tree(rows) for rows in given],
+        "verdicts": [_tree(verdict) for verdict in found],
         "notes": list(notes),
         "failed": list(failed),
     }
     return dict(plain(made))
 
 
+def _file_tree(given: GivenRows) -> dict[str, Any]:
+    """A file of rows that was read."""
+    evaluation = given.evaluation
+    arms = dict.fromkeys(given.arm_of(table) for table in evaluation.tables)
+    return {
+        "path": str(evaluation.path),
+        "format": evaluation.format,
+        "correct": evaluation.correct,
+        "rows": evaluation.rows,
+        "arms": list(arms),
+    }
+
+
 def _tree(one: CurveVerdict) -> dict[str, Any]:
-    curve = one.curve
+    arm, crossing, chance = one.a, one.crossing, one.chance
     over_k = None
-    if curve is not None:
-        over_k = {
-            name: getattr(curve, name) for name in ("ks", "difference", "low", "high", "outcomes", "level", "over", "n")
-        }
-    scores = {
-        str(k): {
+    if one.curve is not None:
+        names = ("ks", "difference", "low", "high", "outcomes", "level", "over", "n")
+        over_k = {name: getattr(one.curve, name) for name in names}
+    scores = {}
+    for k, (a, b, gap) in one.shown.items():
+        scores[str(k)] = {
             "control": asdict(b),
             "arm": asdict(a),
             "difference": asdict(gap.difference),
             "p": gap.p,
             "detectable": gap.mde,
-            "chance": None if one.chance is None else one.chance.at(k),
+            "chance": None if chance is None else chance.at(k),
             "below_chance": one.below(k),
         }
-        for k, (a, b, gap) in one.shown.items()
-    }
     return {
-        "arm": one.a.arm, "control": one.b.arm, "task": one.a.task, "temperature": one.a.temperature,
-        "problems": len(one.a.problems), "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding,
-        "sentence": headline(one), "gain": one.crossing.gain, "loss": one.crossing.loss, "undecided": one.crossing.undecided,
-        "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
-        "clusters": len(set(one.a.cluster)) or None, "chance": None if one.chance is None else one.chance.words,
+        "arm": arm.arm,
+        "control": one.b.arm,
+        "task": arm.task,
+        "temperature": arm.temperature,
+        "problems": len(arm.problems),
+        "n": arm.n,
+        "seeds": list(arm.seeds),
+        "finding": one.finding,
+        "sentence": headline(one),
+        "gain": crossing.gain,
+        "loss": crossing.loss,
+        "undecided": crossing.undecided,
+        "first_loss": crossing.first_loss,
+        "pass": scores,
+        "over_k": over_k,
+        "solved": asdict(one.solved),
+        "clusters": len(set(arm.cluster)) or None,
+        "chance": None if chance is None else chance.words,
         "distinct": distinct_tree(one.distinct),
-    }  # fmt: skip
+    }

@@ -26,7 +26,16 @@ from sage_rlvr.runs.files import (
     writing,
 )
 from sage_rlvr.runs.interrupts import StopFlag
-from sage_rlvr.runs.record import RECORD, binding, differences, git_state, installed, is_run, read_record, versions
+from sage_rlvr.runs.record import (
+    RECORD,
+    config_differences,
+    differences,
+    git_state,
+    installed,
+    is_run,
+    read_record,
+    versions,
+)
 from sage_rlvr.runs.run_dir import DEAD_STEPS, FIRST_DEAD_STEPS, RunDir
 
 __all__ = [
@@ -37,8 +46,8 @@ __all__ = [
     "Checkpoint",
     "RunDir",
     "StopFlag",
-    "binding",
     "comparable",
+    "config_differences",
     "differences",
     "file_sha256",
     "git_state",

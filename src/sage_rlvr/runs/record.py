@@ -81,6 +81,16 @@ def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any
     return found
 
 
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """`differences` of two resolved configurations in what decides a run's numbers.
+
+    A key that is null on one side and absent on the other is none: an optional part that is not set is recorded as null, and
+    versions differ in the parts that a method can have.
+    """
+    found = differences(binding(old), binding(new))
+    return {place: pair for place, pair in found.items() if pair not in ((None, "(absent)"), ("(absent)", None))}
+
+
 def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """What run.json says of a run before its first step: recipe, data, versions, git, machine, time."""
     facts = {
@@ -204,7 +214,7 @@ def binding(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    found = differences(binding(old["config"]), binding(new["config"]))
+    found = config_differences(old["config"], new["config"])
     found |= differences({"kind": old["kind"], "data": old["data"]}, {"kind": new["kind"], "data": new["data"]})
     found = {place: pair for place, pair in found.items() if not _only_moved(place, pair, old["data"], new["data"])}
     before, now = ({name: facts["versions"].get(name) for name in _BINDING} for facts in (old, new))

@@ -154,13 +154,17 @@ def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint],
         return Gap(value=None, low=low, high=high)
     corners = [p.pass1 for p in (*arm, *base) if low <= p.pass1 <= high]
     grid = np.unique([*np.linspace(low, high, steps), *corners])
-    pairs = [(x, passk_at(x, arm), passk_at(x, base)) for x in grid.tolist()]
-    seen = np.array([(x, a[0] - b[0]) for x, a, b in pairs if a is not None and b is not None])
-    if len(seen) < 2:
-        return (
-            Gap(value=float(seen[0, 1]), low=low, high=high) if len(seen) else Gap(value=None)
-        )
-    mean = np.trapezoid(seen[:, 1], seen[:, 0]) / (seen[-1, 0] - seen[0, 0])
+    ones, gaps = [], []
+    for pass1 in grid.tolist():
+        of_arm, of_base = passk_at(pass1, arm), passk_at(pass1, base)
+        if of_arm is not None and of_base is not None:
+            ones.append(pass1)
+            gaps.append(of_arm[0] - of_base[0])
+    if not gaps:
+        return Gap(value=None)
+    if len(gaps) == 1:
+        return Gap(value=float(gaps[0]), low=low, high=high)
+    mean = np.trapezoid(gaps, ones) / (ones[-1] - ones[0])
     return Gap(value=float(mean), low=low, high=high)
 
 
@@ -175,10 +179,10 @@ def gap_near(a: Sequence[FrontierPoint], b: Sequence[FrontierPoint], temperature
     own, other = at_temperature(a, temperature), at_temperature(b, temperature)
     if own is None or other is None:
         return None
-    there, here = passk_at(other.pass1, a), passk_at(own.pass1, b)
-    if there is None or here is None:
+    a_there, b_there = passk_at(other.pass1, a), passk_at(own.pass1, b)
+    if a_there is None or b_there is None:
         return None
-    return float((there[0] - other.passk + own.passk - here[0]) / 2)
+    return float((a_there[0] - other.passk + own.passk - b_there[0]) / 2)
 
 
 def gap_curve(
@@ -191,19 +195,24 @@ def gap_curve(
     """
     if not a or len(a) != len(b):
         raise DataError(f"{len(a)} and {len(b)} frontiers: gap_curve needs one frontier per training seed in each.")
-    columns = [[_columns(points) for points in side] for side in (a, b)]
-    ends = [(one.min(), one.max()) for side in columns for one, _ in side]
-    low, high = max(end[0] for end in ends), min(end[1] for end in ends)
+    left = [_columns(points) for points in a]
+    right = [_columns(points) for points in b]
+    ones = [one for one, _ in (*left, *right)]
+    low, high = max(one.min() for one in ones), min(one.max() for one in ones)
     if not low < high:
         return None
     grid = np.linspace(low, high, steps)
-    gaps = np.stack([_best_at(grid, *left) - _best_at(grid, *right) for left, right in zip(*columns, strict=True)])
+    by_seed = []
+    for own, other in zip(left, right, strict=True):
+        by_seed.append(_best_at(grid, *own) - _best_at(grid, *other))
+    gaps = np.stack(by_seed)
     mean, reach = gaps.mean(axis=0), np.full(steps, math.nan)
     if len(gaps) >= FEWEST_SEEDS:
         spread = gaps.std(axis=0, ddof=1) / math.sqrt(len(gaps))
         reach = float(t_ppf((1 + level) / 2, len(gaps) - 1)) * spread
-    homes = [home.pass1 for points in b if (home := at_temperature(points)) is not None]
-    home = float(np.mean(homes)) if len(homes) == len(b) else None
+    at_reference = [at_temperature(points) for points in b]
+    known = [point.pass1 for point in at_reference if point is not None]
+    home = float(np.mean(known)) if len(known) == len(b) else None
     return GapCurve(
         pass1=grid, difference=mean, low=mean - reach, high=mean + reach, level=level, seeds=len(gaps), home=home
     )
@@ -224,23 +233,26 @@ def at_equal_pass1(
     the arm off the base's frontier (then the comparison hangs on which problems were drawn).
     """
     one, many = check_probabilities(arm, "arm"), np.asarray(exact_pass_at_k(arm, k))
-    points = frontier(base, k)
-    here = passk_at(float(one.mean()), points)
-    if here is None:
-        side = Reason.BEYOND if float(one.mean()) > best_pass1(points).pass1 else Reason.BELOW
-        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=side)
+    points, pass1 = frontier(base, k), float(one.mean())
+    on_base = passk_at(pass1, points)
+    if on_base is None:
+        outside = Reason.BEYOND if pass1 > best_pass1(points).pass1 else Reason.BELOW
+        return AtEqualPass1(base_passk=None, temperature=None, difference=None, reason=outside)
     table = _table(base, k)
-    columns = [one, many, *(column for pair in table.values() for column in pair)]
+    columns = [one, many]
+    for pair in table.values():
+        columns += pair
     if len({len(column) for column in columns}) > 1:
         raise DataError("arm and base were evaluated on different numbers of problems; evaluate both on the same ones.")
     boot = bootstrap_means(np.stack(columns, axis=1), resamples=resamples, seed=seed)
     gaps = [_gap_of_row(row, list(table)) for row in boot]
-    value, interval, mde = float(many.mean()) - here[0], None, math.inf
+    base_passk, temperature = on_base
+    value, interval, mde = float(many.mean()) - base_passk, None, math.inf
     reason, (low, rare, often, high) = _resampled(gaps, len(one), level, Reason.FRONTIER_END)
     if not reason:
         interval = Interval(value=value, low=low, high=high, level=level, over="problems", n=len(one))
         mde = max(2 * value - low - rare, high + often - 2 * value, abs(value))
-    return AtEqualPass1(base_passk=here[0], temperature=here[1], difference=interval, reason=reason, mde=mde)
+    return AtEqualPass1(base_passk=base_passk, temperature=temperature, difference=interval, reason=reason, mde=mde)
 
 
 def compare_frontiers(
@@ -291,7 +303,9 @@ def _compare_tables(a: PassColumns, b: PassColumns, over: str, level: float, res
         return FrontierGap(
             difference=None, value=None, low=plain.low, high=plain.high, reason=Reason.NO_COMMON_RANGE
         )
-    columns = [column for table in (a, b) for pair in table.values() for column in pair]
+    columns: list[Floats] = []
+    for pair in (*a.values(), *b.values()):
+        columns += pair
     if len({len(column) for column in columns}) > 1:
         raise DataError("the two were evaluated on different numbers of problems; evaluate both on the same ones.")
     n, split = len(columns[0]), 2 * len(a)
@@ -300,8 +314,10 @@ def _compare_tables(a: PassColumns, b: PassColumns, over: str, level: float, res
     value, interval, mde = plain.value, None, math.inf
     reason, (low, rare, often, high) = _resampled(gaps, n, level, Reason.RESAMPLES)
     if not reason:
-        below, above = _unseen(list(a.values())[-1][1], list(b.values())[-1][1], level)
-        low, high = min(value - below * (value - low), value), max(value + above * (high - value), value)
+        hottest_a, hottest_b = list(a.values())[-1], list(b.values())[-1]
+        below, above = _unseen(hottest_a[1], hottest_b[1], level)
+        low = min(value - below * (value - low), value)
+        high = max(value + above * (high - value), value)
         interval = Interval(value=value, low=low, high=high, level=level, over=over, n=n)
         mde = max(2 * value - low - rare, high + often - 2 * value, abs(value))
     return FrontierGap(difference=interval, value=value, low=plain.low, high=plain.high, reason=reason, mde=mde)
@@ -312,10 +328,12 @@ def _resampled(gaps: list[float | None], n: int, level: float, short: Reason) ->
 
     `short` where more than 1 - level of the resamples show none.
     """
-    seen = [gap for gap in gaps if gap is not None]
-    if n < fewest_units(1 - level) or len(seen) < level * len(gaps):
-        return Reason.FEW_PROBLEMS if n < fewest_units(1 - level) else short, [math.nan] * 4
-    return Reason.NONE, np.quantile(seen, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
+    if n < fewest_units(1 - level):
+        return Reason.FEW_PROBLEMS, [math.nan] * 4
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < level * len(gaps):
+        return short, [math.nan] * 4
+    return Reason.NONE, np.quantile(known, [(1 - level) / 2, 0.2, 0.8, (1 + level) / 2]).tolist()
 
 
 def _mean_gap(one_a: Floats, many_a: Floats, one_b: Floats, many_b: Floats, steps: int = 101) -> float | None:
@@ -346,11 +364,11 @@ def _columns(points: Sequence[FrontierPoint]) -> tuple[Floats, Floats]:
 
 
 def _gap_of_row(row: Floats, temperatures: list[float]) -> float | None:
-    points = [
-        FrontierPoint(temperature=t, pass1=row[2 + 2 * i], passk=row[3 + 2 * i]) for i, t in enumerate(temperatures)
-    ]
-    here = passk_at(float(row[0]), points)
-    return None if here is None else float(row[1]) - here[0]
+    points = []
+    for i, temperature in enumerate(temperatures):
+        points.append(FrontierPoint(temperature=temperature, pass1=row[2 + 2 * i], passk=row[3 + 2 * i]))
+    on_base = passk_at(float(row[0]), points)
+    return None if on_base is None else float(row[1]) - on_base[0]
 
 
 def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
@@ -368,17 +386,19 @@ def _unseen(left: Floats, right: Floats, level: float) -> tuple[float, float]:
 
 
 def _points(table: PassColumns) -> tuple[FrontierPoint, ...]:
-    return tuple(
-        FrontierPoint(temperature=t, pass1=float(one.mean()), passk=float(many.mean()))
-        for t, (one, many) in table.items()
-    )
+    points = []
+    for temperature, (one, many) in table.items():
+        points.append(FrontierPoint(temperature=temperature, pass1=float(one.mean()), passk=float(many.mean())))
+    return tuple(points)
 
 
 def _count_table(counts: Mapping[float, RightCounts], k: int) -> PassColumns:
-    return {
-        float(t): tuple(np.atleast_1d(pass_at_k(counts[t][0], counts[t][1], tries)) for tries in (1, k))  # type: ignore[misc]
-        for t in sorted(counts)
-    }
+    table: PassColumns = {}
+    for temperature in sorted(counts):
+        n, right = counts[temperature]
+        one, many = (np.atleast_1d(pass_at_k(n, right, tries)) for tries in (1, k))
+        table[float(temperature)] = (one, many)
+    return table
 
 
 def _table(ps: Mapping[float, ArrayLike], k: int) -> PassColumns:

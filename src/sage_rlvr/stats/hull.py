@@ -98,9 +98,12 @@ def _points(rivals: Sequence[Lines]) -> list[_Point]:
     """Every rival at every temperature at which all its seeds were evaluated."""
     found = []
     for i, lines in enumerate(rivals):
-        seen = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
-        for t in sorted(set.intersection(*map(set, seen))) if seen else ():
-            found.append(_Point(rival=i, temperature=t, seeds=np.array([one[t] for one in seen])))
+        by_seed = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
+        if not by_seed:
+            continue
+        for t in sorted(set.intersection(*map(set, by_seed))):
+            scores = np.array([of_seed[t] for of_seed in by_seed])
+            found.append(_Point(rival=i, temperature=t, seeds=scores))
     return found
 
 
@@ -117,14 +120,17 @@ def on_hull(pass1: float, rivals: Sequence[Lines]) -> HullMixture | None:
 def _place(pass1: float, points: Sequence[_Point]) -> HullMixture:
     means = np.stack([one.seeds.mean(axis=0) for one in points])
     weights, height, price = best_line(pass1, means[:, 0], means[:, 1])
-    return HullMixture(best=shares(weights, [(one.rival, one.temperature) for one in points]), height=height, price=price)
+    names = [(one.rival, one.temperature) for one in points]
+    return HullMixture(best=shares(weights, names), height=height, price=price)
 
 
 def shares(weights: Floats, names: Sequence[tuple[int, float]]) -> tuple[Share, ...]:
     """The policies with a weight above 0. names: rival and temperature of each policy."""
-    return tuple(
-        Share(rival=name[0], temperature=name[1], weight=float(w)) for name, w in zip(names, weights, strict=True) if w > 0
-    )
+    used = []
+    for (rival, temperature), weight in zip(names, weights, strict=True):
+        if weight > 0:
+            used.append(Share(rival=rival, temperature=temperature, weight=float(weight)))
+    return tuple(used)
 
 
 def best_line(pass1: float, ones: Floats, heights: Floats) -> tuple[Floats, float, float]:
@@ -145,7 +151,8 @@ def best_line(pass1: float, ones: Floats, heights: Floats) -> tuple[Floats, floa
         i, j = np.unravel_index(int(found.argmax()), found.shape)
         if found[i, j] > height:
             a, b = int(left[i]), int(right[j])
-            height, price, ends = float(found[i, j]), float(prices[i, j]), (a, b, float((pass1 - ones[a]) / (ones[b] - ones[a])))
+            height, price = float(found[i, j]), float(prices[i, j])
+            ends = (a, b, float((pass1 - ones[a]) / (ones[b] - ones[a])))
     first, second, weight = ends
     weights[first] += 1 - weight
     weights[second] += weight
@@ -193,12 +200,15 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> PairedDifference:
     seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
     at = np.stack([prices, np.ones_like(prices)])
     single = found.ahead @ at  # (points, seeds, prices)
-    every = np.concatenate([single[..., 0], found.mixed @ (found.place.price, 1.0)]) if len(found.mixed) else single[..., 0]
+    every = single[..., 0]  # (points + mixtures, seeds), at the place's price
+    if len(found.mixed):
+        every = np.concatenate([every, found.mixed @ (found.place.price, 1.0)])
     means = every.mean(axis=1)
-    shared, nearest = _shared(found.shared, at[:, :1])[:, 0], int(means.argmin())
+    nearest = int(means.argmin())
+    shared = _shared(found.shared, at[:, :1])[:, 0]
     once = float(shared[nearest]) if len(shared) else 0.0
     binding = paired_seeds(every[nearest], np.zeros(seeds), level=level, shared=once, least=found.least)
-    over = found.over + (" and the control's samples" if len(shared) else "")
+    over = f"{found.over} and the control's samples" if len(shared) else found.over
     binding = replace(binding, over=found.over, difference=replace(binding.difference, over=over))
     value, arm = float(means.min()), float(np.mean(found.arm))
     if not binding.known:
@@ -206,9 +216,13 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> PairedDifference:
     quantile = float(t_ppf((1 + level) / 2, seeds - 1))
     least = max(TINY, found.least / quantile)
     errors = _error(every, shared, least)
-    apart, scatter = _cross_fitted(single, least) if found.held_out is None else _held_out(found.held_out, at, least)
-    value = value if found.held_out is None else float(apart[0])
-    low, high = float((means - quantile * errors).min()), float((apart + quantile * scatter).max())
+    if found.held_out is None:
+        apart, scatter = _cross_fitted(single, least)
+    else:
+        apart, scatter = _held_out(found.held_out, at, least)
+        value = float(apart[0])
+    low = float((means - quantile * errors).min())
+    high = float((apart + quantile * scatter).max())
     t = float((means / errors).min()) if value > 0 else min(0.0, float((apart / scatter).max()))
     p = float(2 * t_sf(abs(t), seeds - 1))
     interval = replace(binding.difference, value=value, low=min(low, value), high=max(value, min(high, arm)))
@@ -222,8 +236,10 @@ def _shared(covariances: Floats, at: Floats) -> Floats:
 
 def _error(leads: Floats, shared: Floats, least: float = TINY) -> Floats:
     """Standard error of the mean over seeds, the second axis. shared: errors that all seeds have in common, () or empty: none."""
-    scatter = leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1])
-    return np.asarray(np.maximum(np.hypot(scatter, shared) if shared.size else scatter, least))
+    error = leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1])
+    if shared.size:
+        error = np.hypot(error, shared)
+    return np.asarray(np.maximum(error, least))
 
 
 def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
@@ -232,12 +248,15 @@ def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
     points differ from each other."""
     best = (leads.sum(axis=1, keepdims=True) - leads).argmin(axis=0)
     held_out = np.take_along_axis(leads, best[None], axis=0)[0]
-    return held_out.mean(axis=0), np.take_along_axis(_error(leads, NONE, least), best, axis=0).max(axis=0)
+    errors = np.take_along_axis(_error(leads, NONE, least), best, axis=0)
+    return held_out.mean(axis=0), errors.max(axis=0)
 
 
 def _held_out(found: Halves, at: Floats, least: float) -> tuple[Floats, Floats]:
     """`_cross_fitted` where half of the samples choose and the others judge: means over the ways to part them. at: (2, prices)."""
-    best, leads = (found.scores @ at).argmax(axis=1), found.ahead @ at  # (ways, seeds, prices), (ways, rivals, seeds, prices)
+    best = (found.scores @ at).argmax(axis=1)  # (ways, seeds, prices)
+    leads = found.ahead @ at  # (ways, rivals, seeds, prices)
     judged = np.take_along_axis(leads, best[:, None], axis=1)[:, 0]
     errors = _error(leads.mean(axis=0), _shared(found.shared, at), least)  # all samples judge some way
-    return judged.mean(axis=(0, 1)), np.take_along_axis(errors, best.reshape(-1, best.shape[-1]), axis=0).max(axis=0)
+    of_best = np.take_along_axis(errors, best.reshape(-1, best.shape[-1]), axis=0)
+    return judged.mean(axis=(0, 1)), of_best.max(axis=0)

@@ -11,7 +11,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import run_facts
-from sage_rlvr.runs import binding, differences, is_run, read_record
+from sage_rlvr.runs import config_differences, differences, is_run, read_record
 from sage_rlvr.runs.files import METRICS, count_lines
 from sage_rlvr.sweeps.controls import PlannedArm
 from sage_rlvr.sweeps.processes import ProcessTask
@@ -96,7 +96,7 @@ class SweepRun:
         """Place -> (there, here) where the settings of the run in the folder are others. A local policy is known by its weights,
         wherever its folder lies."""
         facts = read_record(directory, ("config", "data"), ConfigError, self._elsewhere())
-        changed = differences(binding(facts["config"]), binding(as_json(dump(self.config))))
+        changed = config_differences(facts["config"], as_json(dump(self.config)))
         data = differences({"data": facts["data"]}, as_json({"data": run_facts(self.config)}))
         data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:

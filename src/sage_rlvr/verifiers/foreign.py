@@ -128,7 +128,7 @@ def _weighted(rubric: Any, given: RewardCall) -> float:
     total = 0.0
     for function, weight in zip(rubric.funcs, rubric.weights, strict=True):
         value = _finished(function(**_arguments(function, "verifiers", [given], rubric)))
-        total += weight * float(value[0] if isinstance(value, list) else value)
+        total += weight * _number(value[0] if isinstance(value, list) else value)
     return total
 
 
@@ -221,12 +221,19 @@ def outcome(value_of: Callable[[], Any], function: Any) -> Verdict:
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         return Verdict("wrong", f"raised {type(error).__name__}: {shown(error, str):.120}{line_of(error, file)}")
     try:
-        number = float(value.reward if isinstance(value, Verdict) else value)
+        number = _number(value.reward if isinstance(value, Verdict) else value)
     except MemoryError:
         raise
     except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
         return Verdict("wrong", f"gave {shown(value):.80}, which is no number ({type(error).__name__})")
     return Verdict("right", why, number) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+
+
+def _number(value: Any) -> float:
+    """A reward as a float. TypeError for text: float("1") is 1, but a function that returns text has not decided on a reward."""
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError(f"{shown(value):.80} is text; return a number")
+    return float(value)
 
 
 def line_of(error: BaseException, file: str) -> str:

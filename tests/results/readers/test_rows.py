@@ -10,6 +10,8 @@ import pytest
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers import CountTable, read_evaluation
+from sage_rlvr.results.readers.file import RowFile
+from sage_rlvr.results.readers.registry import READERS, Choice, FileRows, reader
 
 
 def file_of(folder: Path, *rows: Any) -> Path:
@@ -145,5 +147,20 @@ def test_an_array_of_rows_and_a_file_that_nobody_knows(tmp_path: Path) -> None:
     (table,) = read_evaluation(path).tables
     assert table.c.tolist() == [2, 0]
     path.write_text('{"prompt": "2+2", "reply": "4"}\n')
-    with pytest.raises(DataError, match=r"no reader knows a file with the keys prompt, reply\. Rows are counts"):
+    with pytest.raises(DataError, match=r"no reader knows a file with the keys prompt, reply\. Rows are counts") as caught:
         read_evaluation(path)
+    assert "plugins" not in str(caught.value)
+
+
+def test_a_file_that_no_reader_takes_names_the_readers_of_plugins(tmp_path: Path) -> None:
+    def rows(file: RowFile, choice: Choice) -> FileRows:
+        yield 1, {}
+
+    path = tmp_path / "a.json"
+    path.write_text('{"prompt": "2+2", "reply": "4"}\n')
+    try:
+        reader("my_logs", ["prompt", "graded"], ["prompt", "marks"])(rows)
+        with pytest.raises(DataError, match=r"do not fit either: my_logs \(needs graded, prompt or marks, prompt\)$"):
+            read_evaluation(path)
+    finally:
+        del READERS["my_logs"]

@@ -56,21 +56,25 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
     labels = _labels(task, record)
     if labels is None:
         return [], None
+    header = ["arm"]
     kinds: dict[str, list[str]] = {name: [name] for name in rows}
     for kind, of in labels.items():
+        header += [f"effective {kind}", f"{kind} in {k} samples"]
         classes = {}
-        for name, mine in rows.items():
-            tables, home = [r.logps[1.0] for r in mine], None if name == base else rows[base][0].logps[1.0]
-            classes[name] = [classes_of_answers(table, of, base=home, intervals=len(mine) == 1) for table in tables]
-            counts = [effective_classes(table, of) for table in tables], [reachable_classes(table, of, k) for table in tables]
-            kinds[name] += [cell(_over(np.stack(found)), 2) for found in counts]
+        for name, records in rows.items():
+            of_base = None if name == base else record.logps[1.0]
+            tables = [one.logps[1.0] for one in records]
+            single = len(records) == 1
+            classes[name] = [classes_of_answers(table, of, base=of_base, intervals=single) for table in tables]
+            effective = np.stack([effective_classes(table, of) for table in tables])
+            reachable = np.stack([reachable_classes(table, of, k) for table in tables])
+            kinds[name] += [cell(_over(effective), 2), cell(_over(reachable), 2)]
         out.append(_structure(kind, task.kinds[kind], classes))
-    header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
         f"{k} samples: expected number of distinct kinds among the right samples."
     )
-    return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
+    return out, Table(header=tuple(header), rows=tuple(map(tuple, kinds.values())), notes=(note,))
 
 
 def _labels(task: Task | None, record: Record) -> dict[str, list[list[str]]] | None:
@@ -79,11 +83,16 @@ def _labels(task: Task | None, record: Record) -> dict[str, list[list[str]]] | N
     if not (isinstance(task, Classified) and isinstance(task, Recoverable) and isinstance(task, Enumerable)):
         return None
     ids = list(map(str, record.meta["problem_ids"]))
-    problems = {name: task.problem_of(name) for name in ids}  # each distinct problem once
-    once = {name: [task.kinds_of(problem, text) for text in task.solutions(problem)] for name, problem in problems.items()}
-    if [len(once[name]) for name in ids] != list(map(len, record.logps[1.0])):
+    kinds: dict[str, list[Sequence[str]]] = {}  # of each right completion of a problem, each distinct problem once
+    for name in dict.fromkeys(ids):
+        problem = task.problem_of(name)
+        kinds[name] = [task.kinds_of(problem, text) for text in task.solutions(problem)]
+    if [len(kinds[name]) for name in ids] != list(map(len, record.logps[1.0])):
         return None  # the record lists other completions than this version enumerates
-    return {kind: [[found[place] for found in once[name]] for name in ids] for place, kind in enumerate(task.kinds)}
+    labels = {}
+    for index, kind in enumerate(task.kinds):
+        labels[kind] = [[of_completion[index] for of_completion in kinds[name]] for name in ids]
+    return labels
 
 
 def _over(table: np.ndarray) -> Interval:
@@ -97,27 +106,33 @@ def _structure(kind: str, spelling: str, classes: Mapping[str, Sequence[Mapping[
     """spelling: the task's explanation of how kinds are written."""
     base = next(iter(classes.values()))[0]
     order = sorted(base, key=lambda name: -base[name].share.value)
-    shares = {
-        arm: {key: seeds[0][key].share if len(seeds) == 1 else drawn(seed_interval([one[key].share.value for one in seeds]))
-              for key in order[:MOST_CLASSES]}
-        for arm, seeds in classes.items()
-    }  # fmt: skip
-    rows = tuple(
-        (key, *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
-    )
+    shares = {}
+    for arm, seeds in classes.items():
+        shares[arm] = {key: _class_share([of_seed[key] for of_seed in seeds]) for key in order[:MOST_CLASSES]}
+    rows = []
+    for key in order:
+        cells = [_class_cell([of_seed[key] for of_seed in seeds]) for seeds in classes.values()]
+        rows.append((key, *cells))
     note = (
         "Exact share of the right answers; below it the number of completions of this kind in the support: for the base all, for "
         "each arm those kept, gained and lost (means over training seeds if there are several)."
     )
-    table = Table(header=(kind, *classes), rows=rows, notes=(f"{note} {spelling}".strip(),))
+    table = Table(header=(kind, *classes), rows=tuple(rows), notes=(f"{note} {spelling}".strip(),))
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
+
+
+def _class_share(by_seed: Sequence[ClassOfAnswers]) -> Interval:
+    """The share of a kind, of several training seeds their mean."""
+    if len(by_seed) == 1:
+        return by_seed[0].share
+    return drawn(seed_interval([one.share.value for one in by_seed]))
 
 
 def _class_cell(found: Sequence[ClassOfAnswers]) -> str:
     share = np.mean([one.share.value for one in found])
     if found[0].kept is None:
         return f"{share:.1%}\n{found[0].supported:,} in support"
-    kept, gained, lost = (float(np.mean([getattr(one, f) for one in found])) for f in ("kept", "gained", "lost"))
+    kept, gained, lost = (float(np.mean([getattr(one, name) for one in found])) for name in ("kept", "gained", "lost"))
     return f"{share:.1%}\n{kept:,.0f} +{gained:,.0f} −{lost:,.0f}"
 
 
@@ -127,12 +142,13 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
     if not sets:
         return None
     names = list(dict.fromkeys(name for s in sets for name in s.patterns))
-    rows = tuple(
-        (s.name, s.task, *(cell(s.patterns[n].macro) if n in s.patterns else "–" for n in names)) for s in sets
-    )
-    cautions = [f"{s.name}, {s.task}, {name}: {p.caution}" for s in sets for name, p in s.patterns.items() if p.caution]
+    rows, cautions = [], []
+    for s in sets:
+        cells = [cell(s.patterns[name].macro) if name in s.patterns else "–" for name in names]
+        rows.append((s.name, s.task, *cells))
+        cautions += [f"{s.name}, {s.task}, {name}: {p.caution}" for name, p in s.patterns.items() if p.caution]
     note = "Share of a problem's right samples with the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
-    return Table(header=("samples", "task", *names), rows=rows, notes=(note, *cautions[:6]))
+    return Table(header=("samples", "task", *names), rows=tuple(rows), notes=(note, *cautions[:6]))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -143,13 +159,18 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
     """Expected number of distinct right answers over k: exact, else from samples, task by task."""
     if curves := found.get("curves"):
         about = "Expected number of distinct right completions among k samples of a problem, exact, mean over problems."
-        many = max((len(row["seeds"]) for row in found["arms"].values()), default=1)
-        about += " Bands: 95 % intervals over training seeds." * (many > 2)
-        return [{"slug": "", "lines": {name: band(curve["distinct"]) for name, curve in curves.items()}, "about": about}]
+        seeds = max((len(row["seeds"]) for row in found["arms"].values()), default=1)
+        if seeds > 2:
+            about += " Bands: 95 % intervals over training seeds."
+        exact = {name: band(curve["distinct"]) for name, curve in curves.items()}
+        return [{"slug": "", "lines": exact, "about": about}]
     out = []
     for task, sets in by_task(samples).items():
-        ones = {s.arm: (powers(s.n), s.distinct.T) for s in first_of_each(sets) if s.distinct is not None}
-        lines = {arm: band(dict(zip(ks, map(mean_interval, columns), strict=True))) for arm, (ks, columns) in ones.items()}
+        lines = {}
+        for s in first_of_each(sets):
+            if s.distinct is not None:
+                means = [mean_interval(column) for column in s.distinct.T]
+                lines[s.arm] = band(dict(zip(powers(s.n), means, strict=True)))
         if lines:
             about = f"{task}: expected number of distinct right answers among k samples; 95 % intervals over problems."
             out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
@@ -163,7 +184,9 @@ def distinct_in_rows(judged: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
         if one.distinct is None:
             continue
         curves, (a, b) = one.distinct.curves, one.distinct.names
-        lines = {name: band({k: two[i] for k, two in curves.items()}) for name, i in ((b, 1), (a, 0))}
+        lines = {}
+        for name, side in ((b, 1), (a, 0)):
+            lines[name] = band({k: both[side] for k, both in curves.items()})
         first, *rest = distinct_lines(one.a, one.b, one.distinct)
         about = "; ".join([f"{first[:1].upper()}{first[1:]}", *rest])
         out.append({"slug": f"-rows-{number}", "lines": lines, "about": f"{about}. Bands: 95 % intervals, one k at a time."})
@@ -179,34 +202,43 @@ def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     scored = [s for s in samples if s.perplexities is not None and s.scored]
     out = []
     for (task, base), apart in grouped(scored, lambda s: (s.task, s.scored)).items():
-        sets = [_pooled(mine) for mine in by_arm(apart).values()]
-        out.append({
-            "task": task, "slug": slug(task), "tails": {s.arm: s.perplexities for s in sets}, "table": _tail_table(sets),
-            "base": "the base" if base in ("embedded", "base") else base,
-        })  # fmt: skip
+        sets = [_pooled(of_arm) for of_arm in by_arm(apart).values()]
+        values: dict[str, Any] = {"task": task, "slug": slug(task)}
+        values["tails"] = {s.arm: s.perplexities for s in sets}
+        values["table"] = _tail_table(sets)
+        values["base"] = "the base" if base in ("embedded", "base") else base
+        out.append(values)
     return out
 
 
 def _pooled(mine: Sequence[SampleSet]) -> SampleSet:
     """The perplexities of an arm's training seeds together."""
-    values, right = (np.concatenate([getattr(s, name) for s in mine]) for name in ("perplexities", "is_right"))
-    owners = tuple(name for s in mine for name in s.owners)
-    seed = mine[0].seed if len(mine) == 1 else None
-    return replace(mine[0], seed=seed, perplexities=values, is_right=right, owners=owners)
+    first, *others = mine
+    return replace(
+        first,
+        seed=None if others else first.seed,
+        perplexities=np.concatenate([np.asarray(s.perplexities) for s in mine]),
+        is_right=np.concatenate([np.asarray(s.is_right) for s in mine]),
+        owners=tuple(name for s in mine for name in s.owners),
+    )
 
 
 def _tail_table(sets: Sequence[SampleSet]) -> Table:
     rows: list[tuple[str, ...]] = []
     cautions: dict[str, None] = {}
     for s in sets:
-        for name, kept in (("all", np.ones(len(s.owners), dtype=bool)), ("right", np.asarray(s.is_right))):
-            cells = ["0", *(NONE for _ in TAIL_QUANTILES)]
-            if kept.any():
-                owners = [p for p, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
-                found = perplexity_tails(np.asarray(s.perplexities)[kept], owners, quantiles=TAIL_QUANTILES, resamples=1000)
-                cells = [f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)]
-                cautions |= dict.fromkeys(filter(None, [found.caution]))
-            rows.append((f"{s.name}, {name}", *cells))
+        everything = np.ones(len(s.owners), dtype=bool)
+        for name, kept in (("all", everything), ("right", np.asarray(s.is_right))):
+            if not kept.any():
+                rows.append((f"{s.name}, {name}", "0", *(NONE for _ in TAIL_QUANTILES)))
+                continue
+            owners = [owner for owner, keep in zip(s.owners, kept.tolist(), strict=True) if keep]
+            values = np.asarray(s.perplexities)[kept]
+            tails = perplexity_tails(values, owners, quantiles=TAIL_QUANTILES, resamples=1000)
+            cells = [cell(tails.quantiles[q], 2) for q in TAIL_QUANTILES]
+            rows.append((f"{s.name}, {name}", f"{tails.samples:,}", *cells))
+            if tails.caution:
+                cautions[tails.caution] = None
     header = ("samples", "number", *(f"{q:.0%} quantile" for q in TAIL_QUANTILES))
     note = "Quantiles of the perplexity under the base, each with its 95 % interval over problems. Training seeds are pooled."
     return Table(header=header, rows=tuple(rows), notes=(note, *cautions))

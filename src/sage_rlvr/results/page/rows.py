@@ -23,11 +23,13 @@ def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSe
     found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
     if not found or not shown:
         return ()
-    room, sets = _room([table for _, table in found]) // len(found), list[SampleSet]()
-    places = grouped([c for c, _ in found], lambda c: (c.arm, c.task))
-    several = {place for place, some in places.items() if len({c.temperature for c in some}) > 1}
-    on_task = grouped(found, lambda pair: pair[0].task)
-    orders = {task: _in_order([(c.arm, table) for c, table in some]) for task, some in on_task.items()}
+    room = _room([table for _, table in found]) // len(found)  # completions of each set
+    of_arm = grouped([c for c, _ in found], lambda c: (c.arm, c.task))
+    several = {place for place, sets in of_arm.items() if len({c.temperature for c in sets}) > 1}
+    orders = {}
+    for task, pairs in grouped(found, lambda pair: pair[0].task).items():
+        orders[task] = _in_order([(c.arm, table) for c, table in pairs])
+    sets = []
     for c, table in found:
         problems = orders[c.task][:room]
         arm = f"{c.arm} at T = {c.temperature:g}" if (c.arm, c.task) in several else c.arm
@@ -40,7 +42,8 @@ def _room(tables: Sequence[CountTable]) -> int:
     """How many completions a page holds, by their number and their characters."""
     firsts = (row[0] for table in tables for row in islice(table.texts or (), 200))
     lengths = [min(len(text), LONGEST) for text in firsts if text is not None]
-    return min(MOST_SAMPLES, int(MOST_CHARACTERS // max(1.0, float(np.mean(lengths or [1])))))
+    mean = max(1.0, float(np.mean(lengths or [1])))
+    return min(MOST_SAMPLES, int(MOST_CHARACTERS // mean))
 
 
 def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
@@ -55,41 +58,63 @@ def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
 
 def _row_set(c: SampledMeasurement, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
     assert table.right is not None
-    names, place = names_of(table.problems), {problem: i for i, problem in enumerate(table.problems)}
-    shown = [one for problem in problems for one in _samples(table, place[problem], names[problem], many)]
+    names = names_of(table.problems)
+    index = {problem: i for i, problem in enumerate(table.problems)}
+    shown: list[tuple[Sample, None]] = []  # without tokens
+    for problem in problems:
+        shown += [(sample, None) for sample in _samples(table, index[problem], names[problem], many)]
+    owners = np.repeat([names[problem] for problem in table.problems], table.n)
     return SampleSet(
-        arm=arm, policy=c.arm, seed=c.seed, task=c.task, law=f"{c.path.name}, n = {c.n} per problem", n=c.n,
-        shown=tuple((one, None) for one in shown),  # without tokens
-        owners=tuple(np.repeat([names[problem] for problem in table.problems], table.n).tolist()),
-        is_right=np.concatenate(table.right), temperature=c.temperature, plain=True,
+        arm=arm,
+        policy=c.arm,
+        seed=c.seed,
+        task=c.task,
+        law=f"{c.path.name}, n = {c.n} per problem",
+        n=c.n,
+        shown=tuple(shown),
+        owners=tuple(owners.tolist()),
+        is_right=np.concatenate(table.right),
+        temperature=c.temperature,
+        plain=True,
         questions={names[problem]: _question(table, problem, names[problem]) for problem in problems},
-    )  # fmt: skip
+    )
 
 
 def _samples(table: CountTable, i: int, name: str, many: int) -> list[Sample]:
     """Some completions of the i-th problem, numbered from 1."""
     assert table.texts is not None and table.right is not None
     texts, right = table.texts[i], table.right[i].tolist()
-    answers, cut = ([None] * len(texts) if column is None else column[i] for column in (table.answers, table.cut))
-    return [
-        Sample(
-            problem=name, sample=j + 1, text=text, verdict="right" if right[j] else "wrong", prompt_hash="",
-            reason="cut by the length limit" if cut[j] else "", finish="length" if cut[j] else None,
+    unknown = [None] * len(texts)
+    answers = unknown if table.answers is None else table.answers[i]
+    cut = unknown if table.cut is None else table.cut[i]
+    samples = []
+    for j in chosen(right, many):
+        text = texts[j]
+        if text is None:
+            continue
+        sample = Sample(
+            problem=name,
+            sample=j + 1,
+            text=text,
+            verdict="right" if right[j] else "wrong",
+            prompt_hash="",
+            reason="cut by the length limit" if cut[j] else "",
+            finish="length" if cut[j] else None,
             answer=None if answers[j] is None else str(answers[j]),
         )
-        for j in chosen(right, many)
-        if (text := texts[j]) is not None
-    ]  # fmt: skip
+        samples.append(sample)
+    return samples
 
 
 def chosen(right: Sequence[bool], many: int) -> list[int]:
     """The places of the first completions; the last gives way to a right or wrong one where the first are all of the other kind."""
-    places = list(range(min(many, len(right))))
-    kinds = {right[i] for i in places}
-    if len(kinds) == 1 and len(places) > 1:
-        other = next((i for i, hit in enumerate(right) if hit not in kinds), None)
-        places = places if other is None else [*places[:-1], other]
-    return places
+    first = list(range(min(many, len(right))))
+    kinds = {right[i] for i in first}
+    if len(kinds) == 1 and len(first) > 1:
+        others = [i for i, is_right in enumerate(right) if is_right not in kinds]
+        if others:
+            return [*first[:-1], others[0]]
+    return first
 
 
 def _question(table: CountTable, problem: str, name: str) -> AskedProblem:

@@ -48,8 +48,12 @@ class PolicyScores:
     @property
     def marks(self) -> list[tuple[float, float]]:
         """pass@1 and pass@k of each seed at temperature 1."""
-        found = [at_temperature(points) for points in self.frontiers.values()]
-        return [(point.pass1, point.passk) for point in found if point is not None]
+        marks = []
+        for frontier in self.frontiers.values():
+            point = at_temperature(frontier)
+            if point is not None:
+                marks.append((point.pass1, point.passk))
+        return marks
 
 
 def scores_of(
@@ -59,18 +63,27 @@ def scores_of(
     """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
     `sampled_differences`; record: of the base outside of a design; swept: whether there is a design; stored: whether the summary is
     read from a file."""
-    k, power, chance, apart = max(found["ks"]), found["power"], tables.chance_in(found), sampled_apart(found, them)
-    first = [("", tables.scores(found))] if them or (swept and not found.get("sampled")) else []
+    k, power = max(found["ks"]), found["power"]
+    chance = tables.chance_in(found)
+    apart = sampled_apart(found, them)
+    shown = tables.samples(found, apart)
+    if them or (swept and not found.get("sampled")):
+        shown.insert(0, ("", tables.scores(found)))
     return {
-        "tables": [*first, *tables.samples(found, apart)],
+        "tables": shown,
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
         "power": _power_table(power["points"], k, chance) if power else None,
-        "cold": _cold_table(found, k) if found["cold"] else None, "cold_temperature": PAPER, "support": _support(them, found),
+        "cold": _cold_table(found, k) if found["cold"] else None,
+        "cold_temperature": PAPER,
+        "support": _support(them, found),
         "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(found, base),
-        "passk": passk_lines(found, them) if them else None, "chance": chance_line(found),
-        "sampled_curves": sampled_curves(found, apart), "differences": differences,
-        "gaps": gaps(them, control, base), "no_gaps": no_gaps(them, record, stored),
-    }  # fmt: skip
+        "passk": passk_lines(found, them) if them else None,
+        "chance": chance_line(found),
+        "sampled_curves": sampled_curves(found, apart),
+        "differences": differences,
+        "gaps": gaps(them, control, base),
+        "no_gaps": no_gaps(them, record, stored),
+    }
 
 
 def sampled_apart(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, list[Mapping[str, Any]]]:
@@ -89,26 +102,37 @@ def policies(found: Mapping[str, Any]) -> dict[str, PolicyScores]:
 
 
 def _policy(row: Mapping[str, Any]) -> PolicyScores:
-    kept = row.get("support")
+    frontiers = row.get("frontier_by_seed", {})
+    support: tuple[float, ...] = ()
+    if counts := row.get("support"):
+        support = tuple(counts[name]["value"] for name in ("preserved", "gained", "lost"))
     return PolicyScores(
-        name=row["label"], seeds=tuple(row["seeds"]), passes={int(k): drawn(v) for k, v in row["pass"].items()},
-        frontier=_points(row["frontier"]), best=drawn(row["best_pass1"]),
-        frontiers={int(seed): _points(points) for seed, points in row.get("frontier_by_seed", {}).items()},
-        support=tuple(kept[what]["value"] for what in ("preserved", "gained", "lost")) if kept else (),
-    )  # fmt: skip
+        name=row["label"],
+        seeds=tuple(row["seeds"]),
+        passes={int(k): drawn(value) for k, value in row["pass"].items()},
+        frontier=_points(row["frontier"]),
+        best=drawn(row["best_pass1"]),
+        frontiers={int(seed): _points(points) for seed, points in frontiers.items()},
+        support=support,
+    )
 
 
 def _points(rows: Sequence[Mapping[str, float]]) -> tuple[FrontierPoint, ...]:
-    return tuple(FrontierPoint(temperature=p["temperature"], pass1=p["pass1"], passk=p["passk"]) for p in rows)
+    points = []
+    for row in rows:
+        points.append(FrontierPoint(temperature=row["temperature"], pass1=row["pass1"], passk=row["passk"]))
+    return tuple(points)
 
 
 def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
     """An interval for drawing: zero width without an interval, and for fewer than three training seeds."""
     if isinstance(found, float):
         return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
-    i = summary_io.interval(found) if isinstance(found, Mapping) else found
-    few = i.over == "training seeds" and i.n < FEWEST_SEEDS
-    return i if np.isfinite(i.width) and not few else drawn(float(i.value))
+    interval = summary_io.interval(found) if isinstance(found, Mapping) else found
+    too_few = interval.over == "training seeds" and interval.n < FEWEST_SEEDS
+    if too_few or not np.isfinite(interval.width):
+        return drawn(float(interval.value))
+    return interval
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -117,21 +141,29 @@ def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
 
 def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
     """Arrays for a figure from k -> interval."""
-    shown = list(map(drawn, found.values()))
-    return list(map(int, found)), [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
+    ks = [int(k) for k in found]
+    intervals = [drawn(interval) for interval in found.values()]
+    low, high = [i.low for i in intervals], [i.high for i in intervals]
+    return ks, [i.value for i in intervals], low, high
 
 
 def passk_lines(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Band]:
     """pass@k of every policy with its band at powers of two, or at the k of a stored summary."""
     curves = found.get("curves") or {}
-    return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
+    lines = {}
+    for name, policy in them.items():
+        lines[name] = band(curves[name]["pass"] if name in curves else policy.passes)
+    return lines
 
 
 def chance_line(found: Mapping[str, Any], task: str = "") -> Line | None:
     """The chance floor of a task over k up to the largest of a summary; None where none is known."""
-    chance, samples = chance_in(found, task), [row["n"] for row in found.get("sampled", ()) if row["task"] == task]
+    chance = chance_in(found, task)
+    if chance is None:
+        return None
+    samples = [row["n"] for row in found.get("sampled", ()) if row["task"] == task]
     ks = powers(max(samples or found["ks"]))
-    return None if chance is None else (ks, [chance.at(k) for k in ks])
+    return ks, [chance.at(k) for k in ks]
 
 
 def frontier_of(
@@ -143,7 +175,8 @@ def frontier_of(
         return None
     arms = {name: (p.passes[1], p.passes[k]) for name, p in them.items() if name != base}
     seeds = {name: p.marks for name, p in them.items() if len(p.marks) > 1}
-    known = [(p["pass1"], p["passk"]) for p in (power or {"points": []})["points"] if p["known"]]
+    points = power["points"] if power else []
+    known = [(point["pass1"], point["passk"]) for point in points if point["known"]]
     floor = None if chance is None else chance.at(k)
     return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known, "chance": floor}
 
@@ -151,18 +184,21 @@ def frontier_of(
 def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | None:
     """`frontier_of` from samples: the base at all temperatures at which it was sampled, and the arms; None for one temperature."""
     rows = found.get("sampled") or ()
-    mine = [row for row in rows if row["policy"] == base]
-    here = [row for row in mine if row["task"] == mine[0]["task"]]
-    if len(here) < 2:
+    of_base = [row for row in rows if row["policy"] == base]
+    of_base = [row for row in of_base if row["task"] == of_base[0]["task"]]
+    if len(of_base) < 2:
         return None
-    task, k = here[0]["task"], min(row["n"] for row in here)
-    scores = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in rows if row["task"] == task}
+    task, k = of_base[0]["task"], min(row["n"] for row in of_base)
+    scores = {}
+    for row in rows:
+        if row["task"] == task:
+            scores[row["label"]] = drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])
     points = []
-    for row in here:
-        one, top = scores[row["label"]]
-        points.append(FrontierPoint(temperature=row["temperature"], pass1=one.value, passk=top.value))
-    of_base = {row["label"] for row in here}
-    arms = {label: both for label, both in scores.items() if label not in of_base}
+    for row in of_base:
+        pass1, passk = scores[row["label"]]
+        points.append(FrontierPoint(temperature=row["temperature"], pass1=pass1.value, passk=passk.value))
+    base_labels = {row["label"] for row in of_base}
+    arms = {label: both for label, both in scores.items() if label not in base_labels}
     chance = chance_in(found, task)
     floor = None if chance is None else chance.at(k)
     return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": floor}
@@ -175,29 +211,40 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
 def _cold_table(found: Mapping[str, Any], k: int) -> Table:
     """pass@1 and pass@k at T = 0.3 and T = 1."""
     cold = found["cold"]
-    both = [("base", cold["base"], found["base"])] if cold["base"] else []
-    both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
+    policies = []  # name, scores at T = 0.3, scores at T = 1
+    if cold["base"]:
+        policies.append(("base", cold["base"], found["base"]["pass"]))
+    for key, row in cold["arms"].items():
+        policies.append((row["label"], row, found["arms"][key]["pass"]))
     chance = tables.chance_in(found)
     rows = []
-    for name, there, here in both:
-        cells = [tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])]
+    for name, at_paper, at_reference in policies:
+        cells = []
+        for n in (1, k):
+            cells += [tables.passed({"pass": scores}, n, chance) for scores in (at_paper, at_reference)]
         rows.append((name, *cells))
-    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, REFERENCE)}
+    ks = {}
+    for n in (1, k):
+        ks |= {f"pass@{n}\nT = {temperature:g}": n for temperature in (PAPER, REFERENCE)}
     return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
 
 
 def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | None) -> Table:
     """Power, pass@1 and pass@k, each with the bound of the error of the normalizer."""
 
-    def known(p: Mapping[str, Any], n: int, value: str, bound: str) -> str:
-        if not p["known"]:
+    def known(point: Mapping[str, Any], n: int, value: float, bound: float) -> str:
+        if not point["known"]:
             return "not available"
-        shown, *mark = tables.passed({"pass": {str(n): p[value]}}, n, chance).split("\n")
-        return "\n".join([shown, f"± {p[bound]:.1g}", *mark])
+        shown, *mark = tables.passed({"pass": {str(n): value}}, n, chance).split("\n")
+        return "\n".join([shown, f"± {bound:.1g}", *mark])
 
-    rows = tuple((f"{p['power']:g}", known(p, 1, "pass1", "bound1"), known(p, k, "passk", "boundk")) for p in points)
+    rows = []
+    for point in points:
+        pass1 = known(point, 1, point["pass1"], point["bound1"])
+        passk = known(point, k, point["passk"], point["boundk"])
+        rows.append((f"{point['power']:g}", pass1, passk))
     ks = {f"pass@{n}": n for n in (1, k)}
-    return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
+    return tables.with_chance(Table(header=("power", *ks), rows=tuple(rows)), chance, ks)
 
 
 def _support(them: Mapping[str, PolicyScores], found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -205,11 +252,17 @@ def _support(them: Mapping[str, PolicyScores], found: Mapping[str, Any]) -> dict
     rows = [row for row in found["arms"].values() if "support" in row]
     if not rows or found["base"] is None:
         return None
-    changed, home = {name: p.support for name, p in them.items() if p.support}, found["base"]["support"]
-    cells = {row["label"]: [cell(row["support"][what], 0) for what in ("preserved", "gained", "lost")] for row in rows}
-    body = [(name, *cells[name], f"{kept / max(kept + lost, 1):.1%}") for name, (kept, _, lost) in changed.items()]
-    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=(("base", f"{home:,}", "–", "–", "–"), *body))
-    return {"kept": changed, "base": home, "table": table}
+    changes = {name: policy.support for name, policy in them.items() if policy.support}
+    of_base = found["base"]["support"]
+    cells = {}
+    for row in rows:
+        cells[row["label"]] = [cell(row["support"][name], 0) for name in ("preserved", "gained", "lost")]
+    body = [("base", f"{of_base:,}", "–", "–", "–")]
+    for name, (kept, _, lost) in changes.items():
+        kept_share = kept / max(kept + lost, 1)
+        body.append((name, *cells[name], f"{kept_share:.1%}"))
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=tuple(body))
+    return {"kept": changes, "base": of_base, "table": table}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -220,10 +273,13 @@ def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bo
     """Paired differences over k with simultaneous bands, from exact records of the main task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in design.names if a != base)
-    found, ks = dict[tuple[str, str], CurveComparison](), seed_ks(k)
+    found: dict[tuple[str, str], CurveComparison] = {}
+    ks = seed_ks(k)
     for a, b in pairs:
-        both = ArmPair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides() if a in arms and b in arms else None
-        curve = None if both is None else both[0].band(both[1], k, several=several, ks=ks)
+        if a not in arms or b not in arms:
+            continue
+        sides = ArmPair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides()
+        curve = None if sides is None else sides[0].band(sides[1], k, several=several, ks=ks)
         if curve is not None:
             found[a, b] = curve
     if not found:
@@ -240,13 +296,16 @@ def sampled_differences(
     first being the control; of several training seeds the first of each is drawn."""
     policies, out = table.policies(), []
     for task, (first, *others) in sampled.items():
-        home = policies.get((first["policy"], task, first["temperature"]), Measurements()).scores()
+        control = policies.get((first["policy"], task, first["temperature"]), Measurements()).scores()
         found: dict[tuple[str, str], CurveComparison] = {}
         for row in others:
-            own = policies.get((row["policy"], task, row["temperature"]), Measurements()).scores()
-            if own is None or home is None or (own.problems, own.n) != (home.problems, home.n):
+            scores = policies.get((row["policy"], task, row["temperature"]), Measurements()).scores()
+            if scores is None or control is None:
                 continue
-            if curve := own.band(home, k, several=False):
+            if (scores.problems, scores.n) != (control.problems, control.n):
+                continue
+            curve = scores.band(control, k, several=False)
+            if curve:
                 found[row["label"], first["label"]] = curve
         if found:
             about = f"{task}: simultaneous 95 % band over {next(iter(found.values())).over}."
@@ -255,50 +314,60 @@ def sampled_differences(
 
 
 def _differences(key: str, about: str, found: Mapping[tuple[str, str], CurveComparison]) -> dict[str, Any]:
-    columns: Columns = {"pair": " − ".join} | {
-        f"k = {k}": lambda pair, i=i: _band_cell(found[pair], i) for i, k in enumerate(next(iter(found.values())).ks)
-    }
-    limits = limits_of(list(found.values()))
+    curves = list(found.values())
+    columns: Columns = {"pair": " − ".join}
+    for i, k in enumerate(curves[0].ks):
+        columns[f"k = {k}"] = lambda pair, i=i: _band_cell(found[pair], i)  # type: ignore[misc]
+    limits = limits_of(curves)
     return {"slug": key, "about": about, "found": found, "limits": limits, "table": table(columns, found)}
 
 
 def _band_cell(c: CurveComparison, i: int) -> str:
-    return f"{c.difference[i]:+.3f}\n{c.low[i]:+.3f} to {c.high[i]:+.3f}".replace("-", "−")
+    text = f"{c.difference[i]:+.3f}\n{c.low[i]:+.3f} to {c.high[i]:+.3f}"
+    return text.replace("-", "−")
 
 
 def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
     """A common scale for all differences that includes zero."""
-    edges = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
-    known = edges[np.isfinite(edges)]
-    low, high = min(0.0, float(known.min(initial=0.0))), max(0.0, float(known.max(initial=0.0)))
-    room = 0.06 * (high - low) or 0.01
-    return low - room, high + room
+    values = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
+    known = values[np.isfinite(values)]
+    low = min(0.0, float(known.min(initial=0.0)))
+    high = max(0.0, float(known.max(initial=0.0)))
+    margin = 0.06 * (high - low) or 0.01
+    return low - margin, high + margin
 
 
 def gaps(them: Mapping[str, PolicyScores], control: str | None, base: str) -> dict[str, Any] | None:
     """Every arm along the frontier of its control, and the control along the frontier of the base, for at least three training
     seeds."""
-    control = control or next((n for n in them if n != base), "")
-    pairs = [(name, control) for name in them if name not in (base, control)] + [(control, base)]
+    control = control or next((name for name in them if name != base), "")
+    pairs = [(name, control) for name in them if name not in (base, control)]
+    pairs.append((control, base))
     found = {}
     for a, b in pairs[:MOST_GAPS]:
-        left, right = (them[name].frontiers if name in them else {} for name in (a, b))
-        shared = [seed for seed in left if right and (b == base or seed in right)]
-        rivals = [right[0 if b == base else seed] for seed in shared]
-        curve = gap_curve([left[seed] for seed in shared], rivals) if len(shared) >= FEWEST_SEEDS else None
+        if a not in them or b not in them:
+            continue
+        left, right = them[a].frontiers, them[b].frontiers
+        if b == base and right:  # the base has one frontier, which every seed is compared with
+            right = dict.fromkeys(left, right[0])
+        shared = [seed for seed in left if seed in right]
+        if len(shared) < FEWEST_SEEDS:
+            continue
+        curve = gap_curve([left[seed] for seed in shared], [right[seed] for seed in shared])
         if curve is not None:
             found[a, b] = curve
-    return {"found": found, "limits": limits_of(list(found.values()))} if found else None
+    if not found:
+        return None
+    return {"found": found, "limits": limits_of(list(found.values()))}
 
 
 def no_gaps(them: Mapping[str, PolicyScores], record: Record | None, stored: bool) -> str:
     """The reason for missing curves of gaps between frontiers. record: of the base outside of a design, to evaluate it at
     more temperatures; stored: whether the scores are of a stored summary."""
+    if not them:
+        return "there is no exact evaluation, so each policy has a single temperature."
     if not any(len(p.frontier) > 1 for p in them.values()):
-        return (
-            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(record)}"
-            if them else "there is no exact evaluation, so each policy has a single temperature."
-        )
+        return f"the base was evaluated at a single temperature, so it has no frontier. {_colder(record)}"
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
         return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds."
     if stored and not any(len(p.frontiers) > 1 for p in them.values()):
@@ -319,22 +388,29 @@ def _colder(record: Record | None) -> str:
 
 def sampled_curves(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """pass@k over k of each policy of a summary, task by task."""
-    lines = {task: {row["label"]: band(row["pass"]) for row in rows} for task, rows in sampled.items()}
-    return [
-        {"task": task, "slug": slug(task), "lines": some, "chance": chance_line(found, task)} for task, some in lines.items()
-    ]
+    curves = []
+    for task, rows in sampled.items():
+        lines = {row["label"]: band(row["pass"]) for row in rows}
+        curves.append({"task": task, "slug": slug(task), "lines": lines, "chance": chance_line(found, task)})
+    return curves
 
 
 def verdict_of(found: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the figure of a verdict: both curves, the difference with its band, and the set that holds the first lost k."""
     ks = powers(found.a.n or 1)
-    lines = {one.arm: band({k: one.interval(k) for k in ks}) for one in (found.b, found.a)}
+    lines = {}
+    for side in (found.b, found.a):
+        lines[side.arm] = band({k: side.interval(k) for k in ks})
     return {
-        "pair": (found.a.arm, found.b.arm), "lines": lines, "curve": found.curve, "first_loss": found.crossing.first_loss,
+        "pair": (found.a.arm, found.b.arm),
+        "lines": lines,
+        "curve": found.curve,
+        "first_loss": found.crossing.first_loss,
         "chance": chance_line(summary, found.a.task),
-    }  # fmt: skip
+    }
 
 
 def slug(text: str) -> str:
     """A name as part of a file name."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)[:40].strip("-") or "task"
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+    return plain[:40].strip("-") or "task"

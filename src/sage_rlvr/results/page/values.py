@@ -46,42 +46,79 @@ def page_of(
 
     found: the summary. shown: samples per problem and store on the page. brief: only the sentences and tables of a summary."""
     design, k, them = results.design, results.k, scores.policies(found)
-    base, arms = design.base or next(iter(them), ""), results.table.exact().where(task="").by_arm()
-    records, evaluated = _records(results), {(row.arm, row.seed) for row in results.table.rows if row.is_main}
-    values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "about": _about(found, them)}
-    values["seeds"] = values["about"]["seeds"]
+    base = design.base or next(iter(them), "")
+    about = _about(found, them)
+    values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "about": about, "seeds": about["seeds"]}
     values |= _said(results, findings, found, list(dict.fromkeys([*them, *design.names])))
-    differences = scores.exact_differences(design, arms, base, k, results.several)
-    differences = differences or scores.sampled_differences(results.table, scores.sampled_apart(found, them), k)
     values |= scores.scores_of(
-        found, them, base, differences, control=design.control, record=None if design.facts else results.base_record,
-        swept=bool(design.facts), stored=results.stored is not None,
-    )  # fmt: skip
-    values["crossings"] = [scores.verdict_of(one, found) for one in findings.verdicts if one.curve]
+        found,
+        them,
+        base,
+        _differences(results, found, them, base),
+        control=design.control,
+        record=None if design.facts else results.base_record,
+        swept=bool(design.facts),
+        stored=results.stored is not None,
+    )
+    values["crossings"] = [scores.verdict_of(verdict, found) for verdict in findings.verdicts if verdict.curve]
     trained = training.in_order(results.runs, design)
+    evaluated = {(row.arm, row.seed) for row in results.table.rows if row.is_main}
     values |= training.runs_of(found, them, base, design, results.runs, trained, evaluated)
-    sampled_rows = results.table.sampled()
-    stores = () if brief else (*samples.sample_sets(sampled_rows, design, shown), *row_sets(sampled_rows.rows, shown))
+    stores = [] if brief else _sample_sets(results, shown)
     browsed = samples.browsed(stores)
-    values |= {"samples": samples.about(stores, browsed), "browser": samples.data_of(browsed) if browsed else None}
-    values |= {} if brief else answers.answers_of(records, k, found, stores, findings.verdicts)
-    sampled = found.get("sampled") or ()  # a stored summary has no stores
-    bases = [row for row in sampled if row["policy"] == BASE]
-    colder = [row["label"] for row in bases if len(bases) > 1 and row["temperature"] != REFERENCE]
-    order = [*them, *(row["label"] for row in bases), *design.names, *(s.arm for s in stores)]
-    order += [*(row["label"] for row in sampled), *trained]
-    names = list(dict.fromkeys([*them, *(s.arm for s in stores)] or [row["policy"] for row in sampled]))
-    usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
-    values |= {"order": [name for name in order if name not in colder], "colder": colder}
+    values["samples"] = samples.about(stores, browsed)
+    values["browser"] = samples.data_of(browsed) if browsed else None
+    if not brief:
+        values |= answers.answers_of(_records(results), k, found, stores, findings.verdicts)
+    values |= _colors(found, [*them], [*design.names], [s.arm for s in stores], [*trained])
+    usual = _usual_title(found, [*them, *(s.arm for s in stores)])
     values["title"] = title or design.title[:1].upper() + design.title[1:] or usual
     return values
 
 
+def _differences(
+    results: Results, found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str
+) -> list[dict[str, Any]]:
+    """Paired differences over k: exact, else from samples."""
+    arms = results.table.exact().where(task="").by_arm()
+    exact = scores.exact_differences(results.design, arms, base, results.k, results.several)
+    return exact or scores.sampled_differences(results.table, scores.sampled_apart(found, them), results.k)
+
+
+def _sample_sets(results: Results, shown: int) -> list[samples.SampleSet]:
+    """The samples of stores, then those of files of rows."""
+    sampled = results.table.sampled()
+    return [*samples.sample_sets(sampled, results.design, shown), *row_sets(sampled.rows, shown)]
+
+
+def _colors(
+    found: Mapping[str, Any], exact: list[str], arms: list[str], stores: list[str], trained: list[str]
+) -> dict[str, Any]:
+    """The order of names by which they get their colors, and the names of the base at lower temperatures, drawn like the base."""
+    sampled = found.get("sampled") or ()  # a stored summary has no stores
+    bases = [row for row in sampled if row["policy"] == BASE]
+    colder = [row["label"] for row in bases if row["temperature"] != REFERENCE] if len(bases) > 1 else []
+    order = [*exact, *(row["label"] for row in bases), *arms, *stores, *(row["label"] for row in sampled), *trained]
+    return {"order": [name for name in order if name not in colder], "colder": colder}
+
+
+def _usual_title(found: Mapping[str, Any], names: list[str]) -> str:
+    """The names of the policies, or their number."""
+    if not names:
+        names = [row["policy"] for row in found.get("sampled") or ()]
+    names = list(dict.fromkeys(names))
+    return " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
+
+
 def _records(results: Results) -> dict[str, list[Record]]:
     """The exact records of the main task of each policy, one per training seed, the base first."""
-    names, records = dict.fromkeys(filter(None, (results.design.base, *results.design.names))), results.records
-    found = {name: [records[key] for key in sorted(records) if key[0] == name and key[2] == ""] for name in names}
-    return {name: mine for name, mine in found.items() if mine}
+    names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
+    of_policy = {}
+    for name in names:
+        keys = sorted(key for key in results.records if key[0] == name and key[2] == "")
+        if keys:
+            of_policy[name] = [results.records[key] for key in keys]
+    return of_policy
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -90,14 +127,17 @@ def _records(results: Results) -> dict[str, list[Record]]:
 
 def _about(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Any]:
     """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
-    policy, size = found.get("policy") or {}, (found.get("policy") or {}).get("parameters")
+    policy = found.get("policy") or {}
+    size = policy.get("parameters")
     seeds = max((len(p.seeds) for p in them.values()), default=0)
     return {
-        "policies": len(them), "seeds": seeds, "trained_seeds": seeds if found["arms"] else 0,
+        "policies": len(them),
+        "seeds": seeds,
+        "trained_seeds": seeds if found["arms"] else 0,
         "model": long_name(policy["model"]) if policy.get("model") else "",
         "millions": f"{size / 1e6:,.2f}" if size else "",
         "sampled_on": sorted({row["task"] for row in found.get("sampled") or ()}),
-    }  # fmt: skip
+    }
 
 
 def _said(results: Results, findings: Findings, found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -112,40 +152,61 @@ def _said(results: Results, findings: Findings, found: Mapping[str, Any], order:
         "cold": cold,
         "power": power,
     }
-    chance, caveats = tables.chance_in(found), sentences.cautions(rows)
-    if found["arms"] and results.design.base:
-        caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
-        caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
-    answer, *detail = sentences.paragraphs(rows, results, findings.verdicts) if rows else [sentences.nothing(results)]
+    chance = tables.chance_in(found)
+    paragraphs = sentences.paragraphs(rows, results, findings.verdicts) if rows else [sentences.nothing(results)]
     return {
-        "failed": list(found.get("failed", ())), "answer": answer, "detail": " ".join(detail),
+        "failed": list(found.get("failed", ())),
+        "answer": paragraphs[0],
+        "detail": " ".join(paragraphs[1:]),
         "starts": sentences.starts(results.starts),
-        "families": sentences.families(rows), "caveats": caveats, "notes": found["notes"],
-        "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
-        "room": tables.room(found), "gains": [_gain(row, chance) for row in found.get("gains") or ()],
-        "relabelled": _relabelled(found), "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
+        "families": sentences.families(rows),
+        "caveats": _caveats(results, found, rows),
+        "notes": found["notes"],
+        "said": {name: _rows(group, order) for name, group in groups.items()},
+        "compared": bool(rows),
+        "room": tables.room(found),
+        "gains": [_gain(row, chance) for row in found.get("gains") or ()],
+        "relabelled": _relabelled(found),
+        "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
         "sources": list(results.sources),
-    }  # fmt: skip
+    }
+
+
+def _caveats(results: Results, found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """What the outcomes do not cover."""
+    caveats = sentences.cautions(rows)
+    if not found["arms"] or not results.design.base:
+        return caveats
+    caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
+    if any(len(row.get("frontier", ())) > 1 for row in found["arms"].values()):
+        caveats.append(CHOSEN_HERE)
+    return caveats
 
 
 def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     """Rows as lines of groups, as a table of arms and groups, and as full sentences; None without rows."""
     if not rows:
         return None
-    said = [sentences.sentence(row) for row in rows]
-    return {"lines": sentences.lines(rows), "table": tables.effects(rows, order), "sentences": said}
+    texts = [sentences.sentence(row) for row in rows]
+    return {"lines": sentences.lines(rows), "table": tables.effects(rows, order), "sentences": texts}
 
 
 def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
     """The paper's gain beside the interval of Branch minus GRPO here."""
     metric, gap = Metric.parse(row["metric"]), row["difference"]
     tested = gap["low"] is not None
+    floor = ""
+    if chance is not None and metric.k not in (None, 1):
+        floor = f"{chance.at(metric.k):.3f}"
     return {
-        **row, "metric": str(metric), "gain": signed(row["gain"]), "tested": tested,
+        **row,
+        "metric": str(metric),
+        "gain": signed(row["gain"]),
+        "tested": tested,
         "difference": signed(gap["value"]) if tested else "",
         "interval": interval_text(interval(gap)) if tested else "",
-        "chance": "" if chance is None or metric.k in (None, 1) else f"{chance.at(metric.k):.3f}",
-    }  # fmt: skip
+        "chance": floor,
+    }
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -109,7 +109,7 @@ def reader_of(file: RowFile) -> RowReader:
     if not best:
         if file.container == "empty":
             raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
-        raise DataError(f"{file.path}: no reader knows a file with {_some(file.keys)}. {TAKES_ROWS}")
+        raise DataError(f"{file.path}: no reader knows a file with {_some(file.keys)}. {TAKES_ROWS}{_from_outside()}")
     if len(best) > 1:
         raise DataError(
             f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats"
@@ -129,6 +129,16 @@ TAKES_ROWS = (
     'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, '
     "verl and TRL: docs/reference/rows.md; a reader of your own is loaded by --plugin FILE"
 )
+
+
+def _from_outside() -> str:
+    """A sentence about the readers of loaded plugins and installed packages, with the keys that they need; "" without any."""
+    found = []
+    for reader in READERS.values():
+        if reader.rows.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            needs = " or ".join(", ".join(sorted(keys)) for keys in reader.needs)
+            found.append(f"{reader.name} (needs {needs})" if needs else reader.name)
+    return f". Readers from plugins and packages, which do not fit either: {'; '.join(found)}" if found else ""
 
 
 def _some(keys: Iterable[str]) -> str:
