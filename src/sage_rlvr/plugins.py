@@ -317,7 +317,7 @@ def _advice(kind: str | None) -> str:
     if kind in CHECKED:
         return f"{interface}, and sage_rlvr.testing.check_{kind} checks it"
     if kind in AUDITED:
-        return f"{interface}, and `sage-rlvr audit RECIPE` checks it"
+        return f"{interface}, and `sage-rlvr audit` checks it in a recipe"
     return interface if kind else f"{interface}, and sage_rlvr.testing has a check for each kind of part"
 
 

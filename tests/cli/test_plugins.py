@@ -141,7 +141,7 @@ def test_the_advice_names_the_check_of_the_kind_at_hand(tmp_path: Path, monkeypa
     parts = sys.modules[plugins._name(*next(iter(plugins._loaded.items())))]
     advised = {
         "sage_rlvr.testing.check_schedule checks it": lambda: parts.Late()(1, 2),
-        "`sage-rlvr audit RECIPE` checks it": lambda: parts.odd("x", "y"),
+        "`sage-rlvr audit` checks it in a recipe": lambda: parts.odd("x", "y"),
         "sage_rlvr.testing has a check for each kind of part": parts.helper,
     }
     for advice, use in advised.items():

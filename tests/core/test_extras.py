@@ -143,7 +143,7 @@ def test_engines_name_what_they_do_not_call():
     assert runs_on(of(Doubled(), Rewarded())) == ["loop", "TRL", "verl"]
     for engine in ("trl", "verl"):
         (asks,), (adds,) = refusals(of(Again()), engine), refusals(of(Pull()), engine)
-        assert (asks.place, asks.value, adds.value) == ("extras", "Again", "Pull")
+        assert (asks.path, asks.value, adds.value) == ("extras", "Again", "Pull")
         assert "a data loader of its own" in asks.why and "adds no term" in adds.why
         (one,) = refusals(of(Doubled(), Pull()), engine)
         assert one.value == "Pull"  # of two extras the one that the engine lacks

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sage_rlvr.contrib.methods.erank import ERank, erank
-from sage_rlvr.core import GroupNormalized, Signals, advantages_of
+from sage_rlvr.core import GroupNormalized, Key, Signals, advantages_of
 from sage_rlvr.core.ranks import ranks_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.stats.samples.spectrum import rank_path
@@ -63,7 +63,7 @@ def test_verl_by_its_formulas() -> None:
     means, state = dict.fromkeys(("rank", "velocity", "acceleration"), 0.0), part.start()
     for seed in (1, 2):
         signals = given(seed, [1.0, -1.0, 0.2, -0.1, 0.0, 2.0])
-        weights, state = part(signals, state)
+        weights, state = part.token_weights(signals, 0, 1, Key(0), state)
         assert signals.hidden is not None
         paths = [rank_path(h[m].double().numpy(), stride=3) for h, m in zip(signals.hidden, signals.mask, strict=True)]
         for row, path in enumerate(paths):
@@ -88,7 +88,7 @@ def test_the_bonus_of_the_released_script_is_zero_and_the_running_means_are_metr
     """Its flags switch off the reward that its bonus is the difference of: A' = A, here scale = 0."""
     part = ERank(scale=0.0, share=1.0, stride=3)
     signals = given(3, [1.0, -1.0, 0.5, -0.5, 0.0, 2.0])
-    weights, state = part(signals, part.start())
+    weights, state = part.token_weights(signals, 0, 1, Key(0), part.start())
     assert torch.equal(weights, torch.ones_like(weights))
     assert signals.hidden is not None
     wanted = ranks_of(signals.hidden, signals.mask, 3, 512)
@@ -101,7 +101,7 @@ def test_the_rank_may_be_of_the_whole_completion_as_released() -> None:
     mask = torch.ones(1, 8, dtype=torch.bool)
     signals = Signals(torch.zeros(1, 8), None, mask, torch.arange(1), hidden=states, advantages=torch.tensor([1.0]))
     cut, whole = ERank(stride=2, last=4, share=1.0), ERank(stride=2, last=4, share=1.0, whole_rank=True)
-    (_, of_cut), (_, of_whole) = cut(signals, cut.start()), whole(signals, whole.start())
+    (_, of_cut), (_, of_whole) = (one.token_weights(signals, 0, 1, Key(0), one.start()) for one in (cut, whole))
     assert float(of_cut["rank"]) == pytest.approx(2) and float(of_whole["rank"]) == pytest.approx(4)
     assert of_cut["velocity"] == of_whole["velocity"] and float(of_cut["velocity"]) == pytest.approx(1)
 
@@ -116,7 +116,7 @@ def test_what_the_released_script_does(add_reward: bool) -> None:
     part = ERank(stride=3)
     plain = GroupNormalized()(rewards).flatten()
     signals = replace(signals, advantages=plain)
-    weights, _ = part(signals, part.start())
+    weights, _ = part.token_weights(signals, 0, 1, Key(0), part.start())
     ours = plain * weights[:, 0]
     bonus = torch.where(plain == 0, 0.0, (ours - plain).abs())
     assert bonus.max() > 0.1
@@ -136,4 +136,4 @@ def test_what_has_no_meaning_is_refused(bad: dict[str, float]) -> None:
         ERank(**bad)  # type: ignore[arg-type]
     signals = Signals(torch.zeros(1, 2), None, torch.ones(1, 2), torch.arange(1), advantages=torch.ones(1))
     with pytest.raises(DataError, match="hidden"):
-        ERank()(signals, ERank().start())
+        ERank().token_weights(signals, 0, 1, Key(0), ERank().start())

@@ -211,7 +211,7 @@ def test_a_plugins_verifier_that_wraps_one_of_the_package_is_known_by_its_file(
     path.write_text(WRAPPED)
     monkeypatch.setattr(sys, "path", [*sys.path])
     wrapped = executed(path, "wrapping").wrapped
-    assert wrapped.__module__ == verifiers.__name__
+    assert wrapped.__module__.startswith(verifiers.__name__)  # as the package's own verifiers are
     monkeypatch.setitem(verifiers.VERIFIERS._parts, name, wrapped)
     assert reward_hash(name) == sha256_of(path)
 
