@@ -304,10 +304,7 @@ def _first_line(part: Any) -> int:
 
 BAD_CALL = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
 AUDITED = ("task", "verifier")  # kinds that `sage-rlvr audit` checks
-CHECKED = (
-    "advantage", "buffer", "extra", "guide", "method", "reduction", "reward_source", "rollout_plan", "schedule", "surrogate",
-    "token_weight",
-)  # fmt: skip
+CHECKED = ("advantage", "extra", "guide", "method", "reduction", "rollout_plan", "schedule", "surrogate")
 """Kinds with a check in sage_rlvr.testing."""
 
 

@@ -297,6 +297,9 @@ def credit(
 ) -> Credit:
     """Advantages (B,), or (B, T) where a part looks at tokens; B = P * G, row-major; and the state after this rollout.
 
+    In order: `after_rewards` of the extras -> the advantage -> `on_advantages` -> `learn` -> `loss_weights` -> the token weight
+    -> less beta times the KL, if that is in the reward. The token weight comes before the KL, which it must not weigh.
+
     With the anchor in the reward, A_t = A_group - beta * c * (K_t - mean of K_t over the *other* rows of the group that
     still count at t), K_t the sum from t on of log pi_old - log pi_ref - log q; the KL is never divided by the group's
     std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
@@ -371,7 +374,7 @@ def group_advantages(
         return plain_advantages(method.advantage, rewards, seen, state, drawn)
     assert seen is not None
     seen = replace(seen, verdicts=rewards)
-    earned, before = rewards, state
+    verified, before = rewards, state
     for extra in extras:
         changed = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
         rewards = _shaped(extra, "after_rewards", changed, rewards)
@@ -379,7 +382,7 @@ def group_advantages(
     for extra in extras:
         changed = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
         values = _shaped(extra, "on_advantages", changed, values)
-    return values, learned(extras, earned, seen, state)
+    return values, learned(extras, verified, seen, state)  # not from shaped rewards, which would feed back what extras paid
 
 
 def plain_advantages(

@@ -87,6 +87,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     sampler, memory = sampler_of(method), recall(loop, step)
     collected = sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
     if not collected.groups:
+        # `updates` takes the optimizer steps of stored answers, and returns their metrics.
         return memory.commit(collected.metrics | memory.updates(), collected.parts)
     groups = CompletionRows.of(collected.groups, loop.tokens.pad_id)
     scores, reference = step_scores(loop, groups)  # score
@@ -95,14 +96,15 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     # Of the policy that sampled, once per rollout: computed again from a policy that has moved, q would follow it.
     log_q = shape(method, signals, step, total, key)  # shape
     clamped = q_clamped(method, signals, step, total, key)
-    # With the parts' state as the sampler left it, and not `loop.parts`: the plan of this rollout has moved it already.
+    # From the state that `collect` left: `loop.parts` is that before this rollout, without the change by the rollout plan.
     credited = credit(method, groups.rewards, signals, log_q, step, total, key, collected.parts)  # credit
     weights, weighed = sampler.weights(groups, scores.logps)
     whole = batch_of(loop, groups, signals, scores, reference, credited, log_q=log_q, q_clamped=clamped, weights=weights)
     moved = updates(loop, whole, groups, has_signal(method, credited.grouped, whole.mask), step, memory)  # update
-    for part, advantages in zip(groups.groups, groups.split(credited.grouped), strict=True):
-        memory.see(part, advantages)
-    # The state of the run moves last: a step that raises leaves it as it was, so that the same step can be taken again.
+    # Stores what needs advantages, behind the updates: such a buffer trains on the answers of earlier steps only.
+    for one_size, advantages in zip(groups.groups, groups.split(credited.grouped), strict=True):
+        memory.see(one_size, advantages)
+    # The parts' state changes last: an update that diverges leaves it, and the weights, as they were before the step.
     metrics = collected.metrics | gap | weighed | moved | advantage_metrics(credited.advantages, signals.mask)
     return memory.commit(metrics | state_metrics(credited.state), credited.state)
 
@@ -153,46 +155,49 @@ def updates(
     update, which the learning rate reads, is a function of step, epoch and mini-batch only.
     """
     plan, collected = loop.config.updates, []
-    if plan.once:  # the scores of the rollout are in graph: no second forward, and no second backward through them
+    if plan.once:  # one update without micro-batches: the rollout's scores are in graph, and may go backward a single time
         return update(loop, [whole], whole.mask, signal, step, step, memory)
     single = plan.per_step == 1  # a single update that diverges has moved nothing
     with nullcontext() if single else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
             order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
-            for n, part in enumerate(order.tensor_split(plan.minibatches)):
+            for n, numbers in enumerate(order.tensor_split(plan.minibatches)):
                 # Counted over all mini-batches, empty ones too: the learning rate and the buffer's draws are functions of it.
                 number = (step * plan.epochs + epoch) * plan.minibatches + n
-                if len(part):
-                    rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
-                    parts = micro_batches(loop, whole, groups, rows)
-                    collected.append(update(loop, parts, whole.mask[rows], signal[rows], step, number, memory))
+                if len(numbers):
+                    # Ascending, whatever the order of the groups: `at_once` cuts them at the borders of groups.
+                    rows = torch.isin(groups.owners, numbers.to(groups.owners.device)).nonzero().squeeze(1)
+                    micro = micro_batches(loop, whole, groups, rows)
+                    collected.append(update(loop, micro, whole.mask[rows], signal[rows], step, number, memory))
     return mean_of(collected)
 
 
 def update(
-    loop: Loop, parts: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | NoMemory
+    loop: Loop, micro: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | NoMemory
 ) -> dict[str, float]:
     """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
 
     signal: the rows' `has_signal`; without any of them and any stored answer only the KL has a gradient, and
     `updates.skip_without_signal` may leave the step out. Number counts updates.
 
-    Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
+    No weight moves if the loss or the gradient is not finite: `TrainingDiverged`. Gradients of earlier micro-batches stay, and
+    whoever goes on must clear them (`set_aside`).
     """
     # The divisor of the whole mini-batch: micro-batches with one of their own would weigh tokens by the micro-batch they lie in.
     budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
     collected: list[tuple[float, float, dict[str, float]]] = []
-    for part in parts:
-        loss, metrics = objective(loop.method, part, step, loop.config.steps, budget=budget)
+    for batch in micro:
+        loss, metrics = objective(loop.method, batch, step, loop.config.steps, budget=budget)
         if not torch.isfinite(loss):  # before its backward: AdamW's moments never recover from one NaN
             raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
         loss.backward()  # of each micro-batch before the next forward: its graph is freed, gradients add up
-        tokens, rows = part.mask.sum() / mask.sum(), part.mask.any(dim=1).sum() / mask.any(dim=1).sum()
+        tokens, rows = batch.mask.sum() / mask.sum(), batch.mask.any(dim=1).sum() / mask.any(dim=1).sum()
         collected.append((float(tokens), float(rows), metrics))
     # Each mean is weighted by what it is a mean over: micro-batches have other shares of the tokens than of the completions.
     names = collected[0][2]
     shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
     stored = memory.descend(number)  # adds to the gradients above: before the optimizer's step, which clears them
+    # Losses add up, since they share a divisor; other metrics are means. This total replaces both "loss" entries below.
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
     skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
@@ -206,20 +211,23 @@ def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor
     Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
     """
     exact, live = "distributions" in loop.method.needs, "entropy_gradient" in loop.method.needs
-    for part in at_once(loop, groups, rows):
+    for some in at_once(loop, groups, rows):
         # The entropies of the rollout hold, but for an extra that descends them.
-        scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, entropy_grad=live)
-        batch = select(whole, part, scores.logps)
+        scores = score_rows(loop, loop.policy, groups, some, entropies=live, log_probs=exact, entropy_grad=live)
+        batch = select(whole, some, scores.logps)
         batch = replace(batch, entropies=scores.entropies) if live else batch
         if exact:
-            reference = reference_scores(loop, groups, part, log_probs=True)
+            reference = reference_scores(loop, groups, some, log_probs=True)
             laws = None if reference is None else reference.log_probs
             batch = replace(batch, log_probs=scores.log_probs, ref_log_probs=laws)
         yield batch
 
 
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
-    """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
+    """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed.
+
+    Every tensor of a `Batch` has a row per completion; a field that has not must be handled here by name.
+    """
     fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name not in ("logps", "loss_weights")}
     indexed: dict[str, Any] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in fixed.items()}
     weights = {slot: weight[rows] for slot, weight in whole.loss_weights.items()}
@@ -237,7 +245,7 @@ def build(config: TrainConfig) -> Loop:
     reference = load_reference(config, policy, tokens)
     task, problems = training_problems(config)
     if "ref_right" in method.needs:
-        lister(task)
+        lister(task)  # ConfigError for a task that cannot list its right completions
     asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
     updates = config.steps * config.updates.per_step
     optimizer = Optimizer(policy, config.optimizer, updates)

@@ -33,11 +33,13 @@ def remax(
     """L = L_MaxRL - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
     (arXiv 2610.11064).
 
-    The first text of each answer is kept, of the first `answers` that a prompt finds. weight: 0.1 (G - 1) / G^2 in the authors'
-    code for groups of G, here at its G = 16. It draws one prompt per update, in turn; here `prompts` at random. law: "found" weighs
-    each answer by how often it was found, the control: the same store with duplicates.
+    P is `prompts`, also where fewer have a stored answer. The first text of each answer is kept, of the first `answers` that a prompt
+    finds. weight: 0.1 (G - 1) / G^2 in the authors' code for groups of G, here at its G = 16 for any group size; and as MaxRL's
+    term is divided by max_new_tokens and this one by |y|, their ratio depends on the length limit. The authors' code draws one
+    prompt per update, in turn; here `prompts` are drawn at random. law: "found" weighs each answer by how often it was found, the
+    control: the same store with duplicates.
     """
-    return _rehearsed("remax", PowerNormalized(1.0), weight, law, answers, prompts, **anchor)
+    return _rehearsed("remax", PowerNormalized(q=1.0), weight, law, answers, prompts, **anchor)
 
 
 @METHODS.register(label="Re:Dr", about="Dr. GRPO, and its own right answers rehearsed", arxiv="2610.11064")
@@ -67,6 +69,9 @@ def _rehearsed(
     prompts: int,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget."""
+    """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget.
+
+    `Likelihood` is the extra that stores right answers of each rollout and adds their loss to each update.
+    """
     part = Likelihood(weight=weight, law=law, answers=answers, evict="newest", prompts=prompts, reduction=SequenceMean())
     return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget(), extras=(part,))
