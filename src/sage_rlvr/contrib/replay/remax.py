@@ -33,11 +33,11 @@ def remax(
     """L = L_MaxRL - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
     (arXiv 2610.11064).
 
-    P is `prompts`, also where fewer have a stored answer. The first text of each answer is kept, of the first `answers` that a prompt
-    finds. weight: 0.1 (G - 1) / G^2 in the authors' code for groups of G, here at its G = 16 for any group size; and as MaxRL's
-    term is divided by max_new_tokens and this one by |y|, their ratio depends on the length limit. The authors' code draws one
-    prompt per update, in turn; here `prompts` are drawn at random. law: "found" weighs each answer by how often it was found, the
-    control: the same store with duplicates.
+    P is `prompts`, also where fewer have a stored answer. The first text of each answer is kept, of the first `answers` that a
+    prompt finds. weight: 0.1 (G - 1) / G^2 in the authors' code for groups of G, here at its G = 16 for any group size; and as
+    MaxRL's term is divided by max_new_tokens and this one by |y|, their ratio depends on the length limit. The authors' code
+    draws one prompt per update, in turn; here `prompts` are drawn at random. law: "found" weighs each answer by how often it was
+    found, the control: the same store with duplicates.
     """
     return _rehearsed("remax", PowerNormalized(q=1.0), weight, law, answers, prompts, **anchor)
 
