@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from sage_rlvr.core import (
     credit,
     objective,
 )
+from sage_rlvr.core.extras import weights_of
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
@@ -298,3 +300,46 @@ def test_dropout_is_the_same_on_all_engines():
         order = Order(torch.arange(8), torch.arange(8) // 4, 8, False)
         found = credit_batch(method, order, rewards.flatten(), given, None, 0, 1, Key(0), method.start()).advantages
         assert torch.equal(found, torch.where(mask, wanted[:, None], 0.0))
+
+
+@dataclass(frozen=True)
+class Twofold(TokenWeight):
+    equation: ClassVar[str] = "2"
+    returns: str = "pair"
+
+    def token_weights(self, signals, step, total_steps, key, state):
+        factor = torch.full(signals.mask.shape, 2.0)
+        return {"pair": (factor, state), "factor": factor, "short": (factor[:, :1], state), "list": [factor, state]}[self.returns]
+
+
+def test_a_token_weight_returns_a_factor_and_a_state() -> None:
+    """A lone tensor of two rows would unpack into two: the first row would weigh both."""
+    signals = Signals(torch.zeros(2, 3), None, torch.ones(2, 3, dtype=torch.bool), torch.arange(2), advantages=torch.ones(2))
+    assert weights_of(Twofold(), signals)[0].tolist() == [[2.0] * 3] * 2
+    for returns in ("factor", "short", "list"):
+        with pytest.raises(ConfigError, match=r"Twofold.token_weights must return two values, a tensor \(2, 3\) and the state"):
+            weights_of(Twofold(returns=returns), signals)
+
+
+def test_a_class_of_a_kind_has_the_hook_of_the_kind_alone() -> None:
+    priced = type("Priced", (Twofold,), {"after_rewards": lambda self, rewards, seen, state: rewards, "__module__": __name__})
+    with pytest.raises(ConfigError, match="Priced is a TokenWeight, whose equation would not show its after_rewards; put"):
+        EXTRAS.check("extra 'priced'", priced)  # type: ignore[misc]
+
+
+class Sharing(Extra):
+    """An abstract class of a user's own, which is no kind."""
+
+    equation: ClassVar[str] = "- 0"
+
+    @abstractmethod
+    def share(self) -> float: ...
+
+    def on_loss(self, batch, step, total_steps):
+        return torch.full_like(batch.logps, self.share())
+
+
+def test_an_abstract_class_of_a_users_own_is_no_kind() -> None:
+    one, two = (type(name, (Sharing,), {"share": lambda self: 0.0, "__module__": __name__})() for name in ("One", "Two"))
+    assert one.kind is type(one)
+    assert len(of(one, two).extras) == 2

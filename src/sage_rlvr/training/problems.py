@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,13 @@ def unverified(method: Method) -> str:
 
 
 def files_of(config: TrainConfig) -> dict[str, str]:
-    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
+    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, the `file` of each extra."""
     files = task_of(config).files()
+    for extra in config.method.extras:
+        if extra is not config.method.buffer and "file" in (field.name for field in fields(extra)):
+            file = dict(vars(extra))["file"]
+            if isinstance(file, str) and Path(file).is_file():
+                files = files | {file: sha256_of(Path(file))}
     file = None if config.method.buffer is None else config.method.buffer.file
     if file is None:
         return files

@@ -13,7 +13,6 @@ from sage_rlvr.verifiers.verdict import Verdict
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-
 @runtime_checkable
 class Reading(Protocol):
     """A verifier that carries its reading: `reads` gives it one, and tasks of rows count answers by it."""

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import isabstract
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -98,7 +97,10 @@ class Extra(Part):
         def depends_on(self) -> str:
             """ "batch" for one that compares the tokens of the rollout; "" by default."""
 
-    else:  # plain values: a field of a dataclass without a default would take a property for its default
+    is_kind: ClassVar[bool] = False
+    """Of an abstract class: a method has at most one of it. Read from the class that declares it, and not inherited."""
+
+    if not TYPE_CHECKING:  # plain values: a field of a dataclass without a default would take a property for its default
         needs = frozenset()
         prefers = ascends = depends_on = ""
 
@@ -170,8 +172,8 @@ class Extra(Part):
 
     @property
     def kind(self) -> type[Extra]:
-        """That of which a method has one: the abstract kind that it inherits, or else its own class."""
-        return next((base for base in reversed(type(self).__mro__) if issubclass(base, Extra) and isabstract(base)), type(self))
+        """That of which a method has one: the declared kind that it inherits, or else its own class."""
+        return kind_of(type(self)) or type(self)
 
     @property
     def slot(self) -> str:
@@ -239,13 +241,24 @@ class Extra(Part):
 
 
 def check_extra_class(who: str, part: Any) -> object:
-    """ConfigError unless the class is an `Extra` with an equation and at least one hook, that of its kind if that has one."""
+    """ConfigError unless the class is an `Extra` with an equation and at least one hook, or of a kind and without other hooks."""
     found = _check_declared(who, part)
     hooks = ("before_rollout", "after_rewards", "on_advantages", "on_loss")
-    of_a_kind = any(issubclass(base, Extra) and isabstract(base) for base in part.__mro__)
-    if not of_a_kind and all(vars(Extra)[hook] is getattr(part, hook) for hook in hooks):
+    kind = kind_of(part)
+    own = [hook for hook in hooks if getattr(part, hook) is not getattr(kind or Extra, hook)]
+    if kind is None and not own:
         raise ConfigError(f"{who}: {part.__name__} does nothing; define at least one of {', '.join(hooks)}")
+    if kind is not None and own:
+        raise ConfigError(
+            f"{who}: {part.__name__} is a {kind.__name__}, whose equation would not show its {own[0]}; put {own[0]} into an "
+            "extra of its own"
+        )
     return found
+
+
+def kind_of(part: type[Extra]) -> type[Extra] | None:
+    """The declared kind that a class inherits: `TokenWeight`, `RewardSource` or `Buffer`; None for any other extra."""
+    return next((base for base in reversed(part.__mro__) if vars(base).get("is_kind")), None)
 
 
 _check_declared = check_part(Extra, "what it does,", "a hook")

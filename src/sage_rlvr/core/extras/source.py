@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -56,6 +56,8 @@ class RewardSource(Extra):
     A subclass is a frozen dataclass with `equation`, r as one line, and `rewards_of`. `ascends`: what the reward term does in
     expectation.
     """
+
+    is_kind: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 

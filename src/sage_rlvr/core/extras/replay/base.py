@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -118,6 +118,8 @@ class Buffer(Extra):
     take: int | None = None
     draw: Draw = "any"
     reduction: Reduction = OWN_REDUCTION
+
+    is_kind: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 

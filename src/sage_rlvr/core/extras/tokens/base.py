@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,15 +14,19 @@ from sage_rlvr.core.extras.base import Extra, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import PartState, State
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError
 
 
 class TokenWeight(Extra):
     """An extra whose `token_weights` multiply the advantages; a method has at most one.
 
+    What it does otherwise (to rewards, to the loss) is another extra.
+
     Any optional signal that it reads is in `needs`, "advantages" too: those of whole completions, which it weighs. A subclass is a
     frozen dataclass with `equation`, by which `describe` calls the factor.
     """
+
+    is_kind: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # read-only, so that a part may give it as a class attribute, a field or a property
 
@@ -61,13 +65,23 @@ def weights_of(
 ) -> tuple[PerToken, State]:
     """The factor (B, T) of a token weight, and the state of all parts after it; state: None = at its start.
 
-    DataError for one that draws where `key` is None.
+    DataError for one that draws where `key` is None; ConfigError unless it returns a factor (B, T) and a state.
     """
     if key is None and weight.random:
         raise DataError(f"advantages_of: {type(weight).__name__} draws at random; pass key= (the key of the run).")
     state = {weight.slot: weight.start()} if state is None else state
     own = weight.own_state(state, signals.mask.device)
-    factor, moved = weight.token_weights(signals, step, total_steps, key, own)  # type: ignore[arg-type]  # None: it draws nothing
+    returned: object = weight.token_weights(signals, step, total_steps, key, own)  # type: ignore[arg-type]  # None: it draws nothing
+    # A lone tensor of two rows would unpack into two, and the first would weigh every row.
+    pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+    factor, moved = pair
+    shape = tuple(signals.mask.shape)
+    if not (isinstance(factor, Tensor) and tuple(factor.shape) == shape and isinstance(moved, Mapping)):
+        found = f"a tensor {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.80}"
+        raise ConfigError(
+            f"{type(weight).__name__}.token_weights must return two values, a tensor {shape} and the state (the given one if it "
+            f"has none), got {found}"
+        )
     return factor, weight.moved(state, moved)
 
 
