@@ -14,12 +14,13 @@ from pathlib import Path
 from statistics import fmean, variance
 
 import tyro
+import yaml
 from scipy import stats
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 
-COUNTS, KLS = "counts.jsonl", "exact_kl.jsonl"
+COUNTS, KLS, DESIGN = "counts.jsonl", "exact_kl.jsonl", "design.yaml"
 K = 32
 ARM, RIVALS, BASE = "GRPO, k3", ("GRPO, k3_is", "GRPO, k3_is, beta 0.05"), "base"
 """Labels of the designs."""
@@ -116,9 +117,8 @@ def at_kl(kl: float, points: Sequence[tuple[float, float]]) -> float | None:
     return low + share * (high - low)
 
 
-def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float]) -> list[Endpoint]:
-    """Endpoints 1 and 2 of a room."""
-    seeds = sorted({seed for arm, seed in counts if seed is not None})
+def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> list[Endpoint]:
+    """Endpoints 1 and 2 of a room. seeds: the training seeds of its design. DataError if the run of one is missing."""
     scores = {policy: score(own) for policy, own in counts.items()}
     gaps, out = [], 0
     for seed in seeds:
@@ -158,11 +158,14 @@ class Primaries(Command):
     """lab/experiments/2026-11-27_smollm2_much_room or _little_room."""
 
     def execute(self, session: Session) -> int:
+        if not (self.folder / DESIGN).is_file():
+            raise DataError(f"{self.folder}: no {DESIGN}; give the folder of a room, under lab/experiments")
         for name in (COUNTS, KLS):
             if not (self.folder / name).is_file():
                 command = "python -m lab counts SWEEP" + (" --kl" if name == KLS else "")
                 raise DataError(f"{self.folder}: no {name}; write it with `{command}` once all runs are complete")
-        found = endpoints(counts_of(self.folder / COUNTS), kls_of(self.folder / KLS))
+        seeds = yaml.safe_load((self.folder / DESIGN).read_text(encoding="utf-8"))["seeds"]
+        found = endpoints(counts_of(self.folder / COUNTS), kls_of(self.folder / KLS), seeds)
         for one, p in zip(found, holm(found), strict=True):
             session.say(one.line() + ("" if math.isnan(p) else f"; Holm's p of this room {p:.4f}"))
         return 0

@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 import yaml
 
-from lab.primaries import ARM, BASE, COUNTS, KLS, RIVALS, kls_of
+from lab.primaries import ARM, BASE, COUNTS, DESIGN, KLS, RIVALS, kls_of
 from lab.room.worlds import EXPERIMENTS
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
@@ -60,7 +60,7 @@ class SmolArm:
 
 def seeds_of(folder: Path) -> list[int]:
     """The training seeds of the room's design."""
-    design = yaml.safe_load((folder / "design.yaml").read_text(encoding="utf-8"))
+    design = yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))
     return [int(seed) for seed in design["seeds"]]
 
 

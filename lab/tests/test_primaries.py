@@ -60,6 +60,7 @@ def room(folder: Path, without: tuple[str, int] = ("", 0)) -> Path:
         for t, (name, c) in itertools.product((1.0, 0.4), zip("ab", right[arm], strict=True)):
             rows.append(named | {"task": "t", "temperature": t, "id": name, "n": 64, "c": c + (seed or 0) % 2 if t == 1 else 0})
     kls = {ARM: 0.1, RIVALS[0]: 0.2, RIVALS[1]: 0.05}
+    (folder / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n")
     for name, found in (("counts", rows), ("exact_kl", [{"arm": a, "seed": s, "reverse": kls[a]} for a, s in policies])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     return folder
@@ -74,7 +75,7 @@ def test_the_endpoints_of_a_room(tmp_path: Path, capsys: pytest.CaptureFixture[s
     k3 = (3 * (solves(64, 8) + solves(64, 2)) + 2 * (solves(64, 9) + solves(64, 3))) / 10
     assert f"{k3 - base:+.4f}" in second
     kls = {(arm, seed): 1.0 for arm in (ARM, *RIVALS) for seed in range(5)} | {(ARM, 3): 9.0}
-    found = endpoints(counts_of(tmp_path / "counts.jsonl"), kls)
+    found = endpoints(counts_of(tmp_path / "counts.jsonl"), kls, range(5))
     assert found[0].left_out == 1 and found[0].seeds == 4
 
 
@@ -85,12 +86,16 @@ def test_holms_correction_by_hand() -> None:
     assert holm([one, none])[0] == pytest.approx(2 * one.p) and math.isnan(holm([one, none])[1])
 
 
-def test_a_room_that_is_not_complete_is_not_judged(tmp_path: Path) -> None:
+def test_a_room_that_is_not_complete_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     room(tmp_path, without=(RIVALS[0], 2))
     with pytest.raises(DataError, match="seed 2 has no counts or no KL of GRPO, k3_is;"):
-        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in (ARM, *RIVALS) for s in range(5)})
+        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in (ARM, *RIVALS) for s in range(5)}, range(5))
     room(tmp_path)
     with pytest.raises(DataError, match="no counts or no KL of GRPO, k3;"):
-        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in RIVALS for s in range(5)})
+        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in RIVALS for s in range(5)}, range(5))
+    room(tmp_path)
+    (tmp_path / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4, 5]\n")  # one that no arm has yet
+    assert main(["primaries", str(tmp_path)]) == 2
+    assert "seed 5 has no counts or no KL of GRPO, k3," in capsys.readouterr().err
     (tmp_path / "exact_kl.jsonl").unlink()
     assert main(["primaries", str(tmp_path)]) == 2
