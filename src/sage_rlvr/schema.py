@@ -336,8 +336,10 @@ class _Refusal:
 
     def _unknown(self, keys: list[str], others: str) -> str:
         key, below = self.place[-1], self._below()
-        if "extras" in keys and (spelled := _as_extra(self.error["input"])):
-            return f"unknown key; {spelled[0]} is an extra: write extras: [{spelled[1]}]"
+        of_method = "extras" in keys or self.place[:-1] == ("method",)
+        if of_method and (spelled := _as_extra(self.error["input"])):
+            takes = "" if "extras" in keys else ", and of the methods only name: compose takes extras"
+            return f"unknown key; {spelled[0]} is an extra{takes}: write extras: [{spelled[1]}]"
         near = below.get(key) or (nearest(key, keys, FAR) if others else nearest(key, keys))
         if near is None and others and nearest(key, below) is None:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"

@@ -242,6 +242,9 @@ def test_the_key_of_a_kind_that_became_an_extra_says_the_new_spelling():
     words = r"loss_term.*: unknown key; entropy_bonus is an extra: write extras: \[{name: entropy_bonus, coefficient: 0.01}\]"
     with pytest.raises(ConfigError, match=words):
         build("method", {"name": "compose", "loss_term": {"name": "entropy_bonus", "coefficient": 0.01}})
+    words = "eapo is an extra, and of the methods only name: compose takes extras: write extras"
+    with pytest.raises(ConfigError, match=words):
+        load_config(TrainConfig, "countdown/grpo", [("method.token_weight", "eapo")])
     with pytest.raises(ConfigError, match="kl_cov is an extra"):
         build("method", {"name": "compose", "loss_term": "kl_cov"})
     with pytest.raises(ConfigError, match=r"token_weight.*: unknown key; steer is .* write extras: \[{name: steer, form: exact}\]"):
