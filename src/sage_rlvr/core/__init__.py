@@ -6,7 +6,7 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: rollout_plans/; extras/ has the hooks of all that is none of these.
+Optional: rollout_plans/, which completions are sampled; extras/, every other addition, with hooks of its own.
 """
 
 from sage_rlvr.core.advantages import (

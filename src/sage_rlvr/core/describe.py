@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sage_rlvr.core.anchor import Anchor, length_note
-from sage_rlvr.core.extras import Buffer, MethodParts, buffer_of, reward_source_of, token_weight_of
+from sage_rlvr.core.extras import Buffer, MethodParts, RewardSource, TokenWeight, the_one
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
@@ -36,7 +36,7 @@ def described_on_engine(method: MethodParts) -> str:
 def describe(method: MethodParts) -> str:
     """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
     extras = method.extras
-    buffer, source, weight = buffer_of(extras), reward_source_of(extras), token_weight_of(extras)
+    buffer, source, weight = the_one(extras, Buffer), the_one(extras, RewardSource), the_one(extras, TokenWeight)
     if buffer is not None and buffer.alone:
         return "\n".join([f"{method.name}: minimize", *_buffer_lines(buffer)])
     objective, penalty = _objective(method)
@@ -96,7 +96,7 @@ def anchor_lines(anchor: Anchor) -> list[str]:
 
 def essence(method: MethodParts) -> list[str]:
     """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
-    buffer = buffer_of(method.extras)
+    buffer = the_one(method.extras, Buffer)
     if buffer is not None and buffer.alone:
         return _buffer_lines(buffer)[:1]
     anchor = _live(method)

@@ -19,10 +19,8 @@ from sage_rlvr.core.extras import (
     Extra,
     RewardSource,
     TokenWeight,
-    buffer_of,
     learned,
-    reward_source_of,
-    token_weight_of,
+    the_one,
     weights_of,
 )
 from sage_rlvr.core.guides import clamped
@@ -141,17 +139,17 @@ class Method:
     @cached_property
     def token_weight(self) -> TokenWeight | None:
         """The extra that weighs tokens."""
-        return token_weight_of(self.extras)
+        return the_one(self.extras, TokenWeight)
 
     @cached_property
     def reward_source(self) -> RewardSource | None:
         """The extra that computes rewards in place of the verifier."""
-        return reward_source_of(self.extras)
+        return the_one(self.extras, RewardSource)
 
     @cached_property
     def buffer(self) -> Buffer | None:
         """The extra that stores right answers and trains on them."""
-        return buffer_of(self.extras)
+        return the_one(self.extras, Buffer)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS, PerToken
-from sage_rlvr.core.extras.tokens.base import TokenWeight, paid
+from sage_rlvr.core.extras.tokens.base import TokenWeight, token_advantages
 from sage_rlvr.core.guides.base import row_quantile
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
@@ -79,7 +79,7 @@ class Eapo(TokenWeight):
         # 1e-8: where hi = lo, tokens above it have h = 1 and all others h = 0, never 0 / 0
         uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
         # -inf and not 0 off the mask: exp(0) would count padding in the mean
-        exponents = torch.where(mask, self.kappa_at(step) * paid(signals).sign() * uncertain, -torch.inf)
+        exponents = torch.where(mask, self.kappa_at(step) * token_advantages(signals).sign() * uncertain, -torch.inf)
         # The largest exponent of a row cancels in the ratio; without it a large kappa overflows. A row without tokens has -inf
         # alone, and -inf - -inf is NaN: hence the clamp.
         raw = (exponents - exponents.amax(dim=1, keepdim=True).clamp(min=-3e38)).exp()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS, PerToken
-from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, paid
+from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, token_advantages
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.ranks import ranks_of
@@ -92,7 +92,7 @@ class ERank(TokenWeight):
         gate = torch.sigmoid(self.gain * dev["acceleration"])
         phi = self.scale * (gate * dev["rank"].tanh() + (1 - gate) * dev["velocity"].tanh())
         means = {name: torch.lerp(state[name], getattr(found, name).mean(), self.share) for name in INDICATORS}
-        return lifted(paid(signals), phi.clamp(min=0).float()[:, None], self.kappa), means
+        return lifted(token_advantages(signals), phi.clamp(min=0).float()[:, None], self.kappa), means
 
 
 def _deviation(values: Tensor, mean: Tensor) -> Tensor:

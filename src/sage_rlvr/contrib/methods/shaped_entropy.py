@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS, PerToken
-from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, paid
+from sage_rlvr.core.extras.tokens.base import TokenWeight, lifted, token_advantages
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
@@ -61,7 +61,7 @@ class ShapedEntropy(TokenWeight):
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
         entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
-        return lifted(paid(signals), self.entropy_coef * entropies, self.kappa), state
+        return lifted(token_advantages(signals), self.entropy_coef * entropies, self.kappa), state
 
 
 @METHODS.register(label="Entropy-shaped advantage", about="entropy added to the advantage", arxiv="2506.14758")

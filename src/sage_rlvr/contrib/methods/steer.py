@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS, PerToken
-from sage_rlvr.core.extras.tokens.base import TokenWeight, paid
+from sage_rlvr.core.extras.tokens.base import TokenWeight, token_advantages
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
@@ -92,8 +92,8 @@ class Steer(TokenWeight):
         p, rise = logps.exp(), logps + entropies
         if self.form == "exact":
             drift = signals.require("entropy_drift", "Steer(form='exact')").float()
-            return paid(signals) * (p * rise - torch.where(signals.mask, drift, 0.0))
-        return paid(signals) * (1.0 - p) * rise * (p if self.form == "paper" else 1.0)
+            return token_advantages(signals) * (p * rise - torch.where(signals.mask, drift, 0.0))
+        return token_advantages(signals) * (1.0 - p) * rise * (p if self.form == "paper" else 1.0)
 
 
 @METHODS.register(label="STEER", about="damps tokens that move entropy most", arxiv="2510.10150")

@@ -7,10 +7,10 @@ Every file below this folder is imported, in alphabetical order. `EXTRAS` has th
 
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.extras.base import EXTRAS, Extra, MethodParts, learned
-from sage_rlvr.core.extras.replay.base import Buffer, buffer_of
-from sage_rlvr.core.extras.source import RewardSource, reward_source_of
-from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, token_weight_of, weights_of
+from sage_rlvr.core.extras.base import EXTRAS, Extra, MethodParts, learned, the_one
+from sage_rlvr.core.extras.replay.base import Buffer
+from sage_rlvr.core.extras.source import RewardSource
+from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, weights_of
 from sage_rlvr.registry import gather
 
 if TYPE_CHECKING:  # what type checkers see: one line for each file
@@ -23,5 +23,5 @@ globals().update(PARTS)
 
 __all__ = [
     "EXTRAS", "PARTS", "Buffer", "EntropyBonus", "Extra", "MethodParts", "OverlongShaping", "PlaceboWeight",
-    "RewardSource", "TokenWeight", "buffer_of", "entropy_drift", "learned", "reward_source_of", "token_weight_of", "weights_of",
+    "RewardSource", "TokenWeight", "entropy_drift", "learned", "the_one", "weights_of",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -38,6 +38,7 @@ from sage_rlvr.registry import Registry, in_snake_case
 
 Groups = Float[Tensor, "P G"]
 PerToken = Float[Tensor, "B T"]
+Kind = TypeVar("Kind", bound="Extra")
 
 
 class MethodParts(Protocol):
@@ -173,7 +174,7 @@ class Extra(Part):
     @property
     def kind(self) -> type[Extra]:
         """That of which a method has one: the declared kind that it inherits, or else its own class."""
-        return kind_of(type(self)) or type(self)
+        return declared_kind(type(self)) or type(self)
 
     @property
     def slot(self) -> str:
@@ -244,7 +245,7 @@ def check_extra_class(who: str, part: Any) -> object:
     """ConfigError unless the class is an `Extra` with an equation and at least one hook, or of a kind and without other hooks."""
     found = _check_declared(who, part)
     hooks = ("before_rollout", "after_rewards", "on_advantages", "on_loss")
-    kind = kind_of(part)
+    kind = declared_kind(part)
     own = [hook for hook in hooks if getattr(part, hook) is not getattr(kind or Extra, hook)]
     if kind is None and not own:
         raise ConfigError(f"{who}: {part.__name__} does nothing; define at least one of {', '.join(hooks)}")
@@ -256,7 +257,7 @@ def check_extra_class(who: str, part: Any) -> object:
     return found
 
 
-def kind_of(part: type[Extra]) -> type[Extra] | None:
+def declared_kind(part: type[Extra]) -> type[Extra] | None:
     """The declared kind that a class inherits: `TokenWeight`, `RewardSource` or `Buffer`; None for any other extra."""
     return next((base for base in reversed(part.__mro__) if vars(base).get("is_kind")), None)
 
@@ -265,6 +266,11 @@ _check_declared = check_part(Extra, "what it does,", "a hook")
 
 
 EXTRAS: Registry[type] = Registry("extra", check=check_extra_class)
+
+
+def the_one(extras: tuple[Extra, ...], kind: type[Kind]) -> Kind | None:
+    """The extra of a declared kind, of which a method has at most one; None where it has none."""
+    return next((extra for extra in extras if isinstance(extra, kind)), None)
 
 
 def learned(extras: tuple[Extra, ...], rewards: Groups, seen: Seen, state: State) -> State:

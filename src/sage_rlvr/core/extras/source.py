@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.extras.base import Extra, MethodParts
-from sage_rlvr.core.extras.replay.base import buffer_of
+from sage_rlvr.core.extras.base import Extra, MethodParts, the_one
+from sage_rlvr.core.extras.replay.base import Buffer
 from sage_rlvr.errors import DataError
 
 Baseline = Literal["initial", "current", "none"]
@@ -83,7 +83,7 @@ class RewardSource(Extra):
         """What B completions earn, each by itself: frozen, without gradient."""
 
     def conflict(self, method: MethodParts) -> str:
-        if (buffer := buffer_of(method.extras)) is not None:
+        if (buffer := the_one(method.extras, Buffer)) is not None:
             return (
                 f"replaces the verifier, but {type(buffer).__name__} stores right answers, which needs one: remove one of "
                 "the two."
@@ -97,11 +97,6 @@ class RewardSource(Extra):
     @property
     def changes_credit(self) -> bool:
         return True
-
-
-def reward_source_of(extras: tuple[Extra, ...]) -> RewardSource | None:
-    """The one among the extras of a method that rewards in place of the verifier."""
-    return next((extra for extra in extras if isinstance(extra, RewardSource)), None)
 
 
 def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:

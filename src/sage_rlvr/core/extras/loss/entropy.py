@@ -1,4 +1,4 @@
-"""Entropy in the loss, with a coefficient."""
+"""An entropy bonus in the loss, with a coefficient that may follow a schedule."""
 
 from __future__ import annotations
 

@@ -246,11 +246,6 @@ _ONLY = {
 }
 
 
-def buffer_of(extras: tuple[Extra, ...]) -> Buffer | None:
-    """The one among the extras of a method that stores answers."""
-    return next((extra for extra in extras if isinstance(extra, Buffer)), None)
-
-
 def buffer_budget(buffer: Buffer, rows: StoredAnswers, max_tokens: int | None) -> float:
     """What the buffer's reduction divides by, of the rows of a whole update."""
     return buffer.reduction.budget(rows.mask, max_tokens)

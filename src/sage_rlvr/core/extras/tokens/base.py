@@ -18,9 +18,7 @@ from sage_rlvr.errors import ConfigError, DataError
 
 
 class TokenWeight(Extra):
-    """An extra whose `token_weights` multiply the advantages; a method has at most one.
-
-    What it does otherwise (to rewards, to the loss) is another extra.
+    """An extra whose `token_weights` multiply the advantages; a method has at most one. It has no other hook.
 
     Any optional signal that it reads is in `needs`, "advantages" too: those of whole completions, which it weighs. A subclass is a
     frozen dataclass with `equation`, by which `describe` calls the factor.
@@ -55,11 +53,6 @@ class TokenWeight(Extra):
         return True
 
 
-def token_weight_of(extras: tuple[Extra, ...]) -> TokenWeight | None:
-    """The one among the extras of a method that weighs tokens."""
-    return next((extra for extra in extras if isinstance(extra, TokenWeight)), None)
-
-
 def weights_of(
     weight: TokenWeight, signals: Signals, step: int = 0, total_steps: int = 1, key: Key | None = None, state: State | None = None
 ) -> tuple[PerToken, State]:
@@ -72,9 +65,8 @@ def weights_of(
     state = {weight.slot: weight.start()} if state is None else state
     own = weight.own_state(state, signals.mask.device)
     returned: object = weight.token_weights(signals, step, total_steps, key, own)  # type: ignore[arg-type]  # None: it draws nothing
-    # A lone tensor of two rows would unpack into two, and the first would weigh every row.
-    pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
-    factor, moved = pair
+    # Checked before it is unpacked: of a lone tensor of two rows the first row would weigh every row.
+    factor, moved = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     shape = tuple(signals.mask.shape)
     if not (isinstance(factor, Tensor) and tuple(factor.shape) == shape and isinstance(moved, Mapping)):
         found = f"a tensor {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.80}"
@@ -85,7 +77,7 @@ def weights_of(
     return factor, weight.moved(state, moved)
 
 
-def paid(signals: Signals) -> PerToken:
+def token_advantages(signals: Signals) -> PerToken:
     """The advantage of each counted token, (B, T); 0 elsewhere."""
     return torch.where(signals.mask, signals.require("advantages", "a token weight").float()[:, None], 0.0)
 
@@ -98,7 +90,7 @@ def lifted(advantages: PerToken, bonus: PerToken, kappa: float) -> PerToken:
 
 def covariance(signals: Signals) -> PerToken:
     """(A_t - mean A)(log pi_old - mean log pi_old) of arXiv 2505.22617, means over the rollout's counted tokens; 0 elsewhere."""
-    return _deviation(paid(signals), signals.mask) * _deviation(signals.old_logps, signals.mask)
+    return _deviation(token_advantages(signals), signals.mask) * _deviation(signals.old_logps, signals.mask)
 
 
 def _deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
