@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.exact_kl import base_of
 from sage_rlvr.results.metric import REFERENCE
@@ -41,7 +41,7 @@ def kl_rows_of(folder: Path) -> Iterator[dict[str, object]]:
 def cost_rows_of(folder: Path) -> Iterator[dict[str, object]]:
     """One row per training run: {"arm", "seed", "steps", "seconds"}, wall-clock time of its steps without evaluation.
 
-    With two workers on two cores, a run of `seconds` takes half as many of both cores. Whatever else the machine did is in them.
+    Runs beside each other count their whole time each, and other work on the machine is in it.
     """
     results = Results.read(folder)
     for run in results.runs.values():
@@ -63,14 +63,17 @@ class Counts(Command):
     """Print the training seconds of each run instead."""
 
     def execute(self, session: Session) -> int:
+        if self.kl and self.cost:
+            raise ConfigError("--kl and --cost print different rows; give one of them")
         if self.cost:
-            rows = list(cost_rows_of(self.folder))
+            rows, missing = cost_rows_of(self.folder), "no training time; give the folder of a sweep with its runs"
+        elif self.kl:
+            rows, missing = kl_rows_of(self.folder), "no exact KL; evaluate its runs with `sage-rlvr eval RUN --kl-to BASE` first"
         else:
-            rows = list(kl_rows_of(self.folder) if self.kl else rows_of(self.folder))
-        if not rows:
-            step = "--kl-to BASE" if self.kl else "--samples 64"
-            missing = "exact KL" if self.kl else "samples"
-            raise DataError(f"{self.folder}: no {missing}; evaluate its runs with `sage-rlvr eval RUN {step}` first")
-        for row in rows:
-            session.say(json.dumps(row))
+            rows, missing = rows_of(self.folder), "no samples; evaluate its runs with `sage-rlvr eval RUN --samples 64` first"
+        lines = [json.dumps(row) for row in rows]
+        if not lines:
+            raise DataError(f"{self.folder}: {missing}")
+        for line in lines:
+            session.say(line)
         return 0

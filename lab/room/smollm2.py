@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,38 +14,47 @@ from lab.primaries import ARM, BASE, COUNTS, DESIGN, KLS, RIVALS, kls_of
 from lab.room.worlds import EXPERIMENTS
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.readers import CountTable, read_evaluation
 from sage_rlvr.results.tables import Table
-from sage_rlvr.stats.comparison import paired_seeds
+from sage_rlvr.stats.comparison import paired_seed_counts
 from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
+from sage_rlvr.stats.passk import pass_at_k
 
 ROOMS = {"much room": "2026-11-27_smollm2_much_room", "little room": "2026-11-27_smollm2_little_room"}
 """Name in the picture -> folder under lab/experiments."""
 KS = (1, 8, 32, 64)
+COLUMNS = tuple(f"pass@{k}" for k in KS)
 
-Policy = tuple[str, int | None, float]
+Policy = tuple[str, int | None, float | None]
 """Label of the arm, training seed (None for the base), sampling temperature."""
 
 
+class IncompleteRoom(DataError):
+    """A run of the room's design has no counts or no KL yet."""
+
+
 @dataclass(frozen=True)
-class Counts:
-    """Samples n and right ones c of the policies of one room, (problems,) each."""
+class Room:
+    """The policies of a complete room, all on the same problems in the same order. seeds: the training seeds of its design; kls:
+    (arm, training seed) -> exact reverse KL to the base, nats per token."""
 
-    n: dict[Policy, Ints]
-    c: dict[Policy, Ints]
+    seeds: list[int]
+    counts: Mapping[Policy, CountTable]
+    kls: Mapping[tuple[str, int], float]
 
-    def score(self, policy: Policy, k: int) -> float:
-        """pass@k, the mean over problems."""
-        return float(np.mean(pass_at_k(self.n[policy], self.c[policy], k)))
+    def runs(self, arm: str) -> list[CountTable]:
+        """Counts of an arm at T = 1, one per training seed."""
+        return [self.counts[arm, seed, 1.0] for seed in self.seeds]
 
-    def scores(self, arm: str, seeds: Sequence[int], k: int) -> Floats:
-        """pass@k of an arm at T = 1, one number per training seed."""
-        return np.array([self.score((arm, seed, 1.0), k) for seed in seeds])
+    def bases(self) -> dict[float, CountTable]:
+        """Counts of the base by temperature, the highest first."""
+        found = {t: table for (arm, _, t), table in self.counts.items() if arm == BASE and t is not None}
+        return dict(sorted(found.items(), reverse=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmolArm:
-    """One arm on the axis of the room law: pass@k of the base, and the change by RL with its 95 % interval over training seeds."""
+    """One arm on the axis of the room law: pass@k of the base, and the change by RL with its 95 % interval (`less_base`)."""
 
     name: str
     experiment: str
@@ -58,48 +66,62 @@ class SmolArm:
     high: float
 
 
-def seeds_of(folder: Path) -> list[int]:
-    """The training seeds of the room's design."""
-    design = yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))
-    return [int(seed) for seed in design["seeds"]]
-
-
-def read_counts(folder: Path) -> Counts:
-    """counts.jsonl of a room. DataError unless every run of the design is there, so that no room is read half."""
-    rows: dict[Policy, list[tuple[str, int, int]]] = {}
-    for line in (folder / COUNTS).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        rows.setdefault((row["arm"], row.get("seed"), row["temperature"]), []).append((row["id"], row["n"], row["c"]))
+def read_room(folder: Path) -> Room:
+    """The room in a folder of lab/experiments. IncompleteRoom unless every run of its design is there: no room is read half."""
+    if not (folder / DESIGN).is_file():
+        raise DataError(f"{folder}: no {DESIGN}; give the folder of a room, under lab/experiments")
+    for name in (COUNTS, KLS):
+        if not (folder / name).is_file():
+            raise IncompleteRoom(f"{folder}: no {name}; a room is read once all runs are complete")
+    seeds = [int(seed) for seed in yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))["seeds"]]
+    tables = read_evaluation(folder / COUNTS).tables
+    counts: dict[Policy, CountTable] = {(one.group.arm, one.group.seed, one.group.temperature): one for one in tables}
+    kls = kls_of(folder / KLS)
+    if (BASE, None, 1.0) not in counts:
+        raise IncompleteRoom(f"{folder / COUNTS}: no counts of the base at T = 1; a room is read once all runs are complete")
     for arm in (ARM, *RIVALS):
-        if missing := [seed for seed in seeds_of(folder) if (arm, seed, 1.0) not in rows]:
-            raise DataError(
-                f"{folder / COUNTS}: no counts of {arm!r}, training seed {missing[0]}; a room is read once all runs are complete"
-            )
-    ordered = {policy: sorted(own) for policy, own in rows.items()}
-    n = {policy: np.array([row[1] for row in own]) for policy, own in ordered.items()}
-    c = {policy: np.array([row[2] for row in own]) for policy, own in ordered.items()}
-    return Counts(n, c)
+        for seed in seeds:
+            if (arm, seed, 1.0) not in counts or (arm, seed) not in kls:
+                raise IncompleteRoom(
+                    f"{folder}: no counts or no KL of {arm!r}, training seed {seed}; a room is read once all runs are complete"
+                )
+    problems = sorted(counts[BASE, None, 1.0].problems)
+    for policy, table in counts.items():
+        if sorted(table.problems) != problems:
+            raise DataError(f"{folder / COUNTS}: {policy} has other problems than the base; evaluate all policies on one set")
+    return Room(seeds, {policy: table.ordered(problems) for policy, table in counts.items()}, kls)
+
+
+def score(policy: CountTable, k: int) -> float:
+    """pass@k, the mean over problems."""
+    return float(np.mean(pass_at_k(policy.n, policy.c, k)))
+
+
+def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> Interval:
+    """pass@k of runs less that of the base: the interval over training seeds, with the noise of the base's samples, which all
+    runs share (as `sage-rlvr compare`)."""
+    n = np.stack([run.n for run in runs])
+    c = np.stack([run.c for run in runs])
+    return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n).difference
 
 
 def smollm2_arms(k: int, experiments: Path = EXPERIMENTS) -> list[SmolArm]:
     """GRPO with k3 in every room that is complete, at k."""
     found = []
     for name, experiment in ROOMS.items():
-        folder = experiments / experiment
         try:
-            counts = read_counts(folder)
-        except (DataError, FileNotFoundError):
+            room = read_room(experiments / experiment)
+        except IncompleteRoom:
             continue
-        seeds = seeds_of(folder)
-        base = counts.score((BASE, None, 1.0), k)
-        change = seed_interval(counts.scores(ARM, seeds, k) - base)
+        base = room.counts[BASE, None, 1.0]
+        change = less_base(room.runs(ARM), base, k)
         found.append(
             SmolArm(
                 name=f"SmolLM2-135M, {name}, GRPO",
                 experiment=experiment,
                 arm=ARM,
-                seeds=len(seeds),
-                base=base,
+                seeds=len(room.seeds),
+                base=score(base, k),
                 change=change.value,
                 low=change.low,
                 high=change.high,
@@ -108,52 +130,42 @@ def smollm2_arms(k: int, experiments: Path = EXPERIMENTS) -> list[SmolArm]:
     return found
 
 
-def arms_table(folder: Path) -> Table:
-    """A row per policy: samples, right ones, pass@k and the exact KL; means over training seeds with 95 % intervals."""
-    counts, seeds = read_counts(folder), seeds_of(folder)
-    kls = kls_of(folder / KLS)
+def arms_table(room: Room) -> Table:
+    """A row per arm, and one per temperature of the base: samples, right ones, pass@k and the exact KL."""
     rows = []
     for arm in (ARM, *RIVALS):
-        own: list[Policy] = [(arm, seed, 1.0) for seed in seeds]
-        samples, right = (sum(int(of[one].sum()) for one in own) for of in (counts.n, counts.c))
-        cells = [spread(seed_interval(counts.scores(arm, seeds, k))) for k in KS]
-        kl = spread(seed_interval([kls[arm, seed] for seed in seeds]))
-        rows.append((arm, "1", str(len(seeds)), f"{samples:,}", f"{right:,}", *cells, kl))
-    for policy in sorted((one for one in counts.n if one[0] == BASE), key=lambda one: -one[2]):
-        samples, right = int(counts.n[policy].sum()), int(counts.c[policy].sum())
-        cells = [f"{counts.score(policy, k):.3f}" for k in KS]
-        rows.append((BASE, f"{policy[2]:g}", "", f"{samples:,}", f"{right:,}", *cells, ""))
-    head = ("policy", "T", "training seeds", "samples", "right", *(f"pass@{k}" for k in KS), "KL, nats per token")
-    return Table(header=head, rows=tuple(rows))
+        runs = room.runs(arm)
+        samples = sum(int(run.n.sum()) for run in runs)
+        right = sum(int(run.c.sum()) for run in runs)
+        cells = [spread(seed_interval([score(run, k) for run in runs])) for k in KS]
+        kl = spread(seed_interval([room.kls[arm, seed] for seed in room.seeds]))
+        rows.append((arm, "1", str(len(runs)), f"{samples:,}", f"{right:,}", *cells, kl))
+    for t, base in room.bases().items():
+        cells = [f"{score(base, k):.3f}" for k in KS]
+        rows.append((BASE, f"{t:g}", "", f"{int(base.n.sum()):,}", f"{int(base.c.sum()):,}", *cells, ""))
+    head = ("policy", "T", "training seeds", "samples", "right", *COLUMNS, "KL, nats per token")
+    return Table(header=head, rows=tuple(rows), notes=("Means over training seeds, with 95 % intervals.",))
 
 
-def seeds_table(folder: Path) -> Table:
+def seeds_table(room: Room) -> Table:
     """A row per training run."""
-    counts, kls = read_counts(folder), kls_of(folder / KLS)
-    rows = [
-        (
-            arm,
-            str(seed),
-            f"{int(counts.c[arm, seed, 1.0].sum()):,}",
-            *(f"{counts.score((arm, seed, 1.0), k):.3f}" for k in KS),
-            f"{kls[arm, seed]:.4f}",
-        )
-        for arm in (ARM, *RIVALS)
-        for seed in seeds_of(folder)
-    ]
-    return Table(header=("arm", "training seed", "right", *(f"pass@{k}" for k in KS), "KL, nats per token"), rows=tuple(rows))
-
-
-def against_base(folder: Path) -> Table:
-    """Each arm less the base at each of its temperatures, over training seeds. The base's own noise is left out here."""
-    counts, seeds = read_counts(folder), seeds_of(folder)
     rows = []
     for arm in (ARM, *RIVALS):
-        for policy in sorted((one for one in counts.n if one[0] == BASE), key=lambda one: -one[2]):
-            base = [np.full(len(seeds), counts.score(policy, k)) for k in KS]
-            gaps = [paired_seeds(counts.scores(arm, seeds, k), one).difference for k, one in zip(KS, base, strict=True)]
-            rows.append((arm, f"{policy[2]:g}", *map(signed, gaps)))
-    return Table(header=("arm", "T of the base", *(f"pass@{k}" for k in KS)), rows=tuple(rows))
+        for seed, run in zip(room.seeds, room.runs(arm), strict=True):
+            cells = [f"{score(run, k):.3f}" for k in KS]
+            rows.append((arm, str(seed), f"{int(run.c.sum()):,}", *cells, f"{room.kls[arm, seed]:.4f}"))
+    return Table(header=("arm", "training seed", "right", *COLUMNS, "KL, nats per token"), rows=tuple(rows))
+
+
+def against_base(room: Room) -> Table:
+    """Each arm less the base at each of its temperatures."""
+    rows = []
+    for arm in (ARM, *RIVALS):
+        for t, base in room.bases().items():
+            gaps = [less_base(room.runs(arm), base, k) for k in KS]
+            rows.append((arm, f"{t:g}", *map(signed, gaps)))
+    note = "The arm less the base; 95 % intervals over training seeds and the base's samples."
+    return Table(header=("arm", "T of the base", *COLUMNS), rows=tuple(rows), notes=(note,))
 
 
 def spread(one: Interval) -> str:
@@ -174,6 +186,7 @@ class Arms(Command):
     """lab/experiments/2026-11-27_smollm2_much_room or _little_room."""
 
     def execute(self, session: Session) -> int:
-        for table in (arms_table(self.folder), seeds_table(self.folder), against_base(self.folder)):
+        room = read_room(self.folder)
+        for table in (arms_table(room), seeds_table(room), against_base(room)):
             session.say(table.markdown(), "")
         return 0

@@ -42,10 +42,9 @@ class Placed:
         """Its parts by name, without the anchor."""
         one = self.method
         paying = [extra for extra in one.extras if extra.changes_rewards or extra is one.reward_source]
-        rewarded = (one.rollout, *paying, one.advantage)
-        others = [extra for extra in one.extras if extra not in paying]
-        weights = [extra for extra in others if isinstance(extra, TokenWeight)]
-        gradient = (*rewarded, *weights, one.surrogate, *(extra for extra in others if extra not in weights))
+        weights = [extra for extra in one.extras if isinstance(extra, TokenWeight)]
+        others = [extra for extra in one.extras if extra not in (*paying, *weights)]
+        gradient = (one.rollout, *paying, one.advantage, *weights, one.surrogate, *others)
         named = one.extras if one.is_stored_alone else gradient
         return " + ".join(type(part).__name__ for part in named if part is not None)
 

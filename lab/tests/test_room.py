@@ -17,13 +17,13 @@ import pytest
 
 from lab.__main__ import main
 from lab.primaries import ARM, BASE, RIVALS, solves
-from lab.room import base, cohort, skill, slopes, smollm2, worlds
+from lab.room import base, cohort, picture, skill, slopes, smollm2, worlds
 from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored, rounded
-from lab.room.picture import draw
 from lab.room.readings import readings_of
 from lab.room.report import ends, tables_of
 from lab.room.study import Effort, base_copies, study
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import control_error, paired_seed_counts
 from sage_rlvr.stats.passk import exact_pass_at_k
 
 PROBLEMS, GROUPS, SIZE = 12, 4, 8
@@ -466,16 +466,17 @@ def test_the_released_runs_give_the_stored_numbers() -> None:
 
 
 def smollm2_room(experiments: Path, seeds: int = 5) -> Path:
-    """Two problems of 64 samples; GRPO has 8 + seed and 2 right ones, the base 2 and 1 at T = 1, 4 and 0 at T = 0.4."""
+    """Ten pairs of problems, 64 samples; every arm has 8 + seed and 2 right ones, the base 2 and 1 at T = 1, 4 and 0 at T = 0.4."""
+    for name in smollm2.ROOMS.values():  # nothing of the little room has run
+        (experiments / name).mkdir()
+        (experiments / name / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n", encoding="utf-8")
     folder = experiments / smollm2.ROOMS["much room"]
-    folder.mkdir(parents=True)
-    (folder / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n", encoding="utf-8")
     rows = [(arm, seed, 1.0, (8 + seed, 2)) for arm in (ARM, *RIVALS) for seed in range(seeds)]
     rows += [(BASE, None, 1.0, (2, 1)), (BASE, None, 0.4, (4, 0))]
     lines = [
         {"arm": arm, "temperature": t, "id": name, "n": 64, "c": c} | ({} if seed is None else {"seed": seed})
         for arm, seed, t, right in rows
-        for name, c in zip("ab", right, strict=True)
+        for name, c in zip("abcdefghijklmnopqrst", right * 10, strict=True)
     ]
     (folder / "counts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     kls = [{"arm": arm, "seed": seed, "reverse": 0.1} for arm in (ARM, *RIVALS) for seed in range(seeds)]
@@ -483,32 +484,50 @@ def smollm2_room(experiments: Path, seeds: int = 5) -> Path:
     return folder
 
 
-def test_a_complete_room_of_smollm2_is_on_the_axis(tmp_path: Path) -> None:
+def test_a_complete_room_of_smollm2_is_on_the_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smollm2_room(tmp_path)
     (arm,) = smollm2.smollm2_arms(11, tmp_path)
     base = (solves(64, 2, 11) + solves(64, 1, 11)) / 2
     after = [(solves(64, 8 + seed, 11) + solves(64, 2, 11)) / 2 for seed in range(5)]
     assert arm.base == pytest.approx(base) and arm.change == pytest.approx(np.mean(after) - base)
-    assert arm.high - arm.change == pytest.approx(2.776445 * np.std(after, ddof=1) / 5**0.5, rel=1e-5)
+    error = np.hypot(np.std(after, ddof=1) / 5**0.5, control_error(64, [2, 1] * 10, 11))  # the base was sampled once
+    assert arm.high - arm.change == pytest.approx(2.776445 * error, rel=1e-5)
     found = read_stored() | {"smollm2": [asdict(arm)]}
     assert f"| {arm.name} | {base:.3f} |" in tables_of(found)["smollm2"]
-    draw(found, tmp_path / "room.svg", tmp_path / "room.png")
-    assert "SmolLM2-135M on Countdown" in (tmp_path / "room.svg").read_text() or (tmp_path / "room.png").stat().st_size > 10_000
+    figures: list[Any] = []
+    monkeypatch.setattr(picture.plt, "close", figures.append)
+    picture.draw(found, tmp_path / "room.svg", tmp_path / "room.png")
+    (figure,) = figures
+    points = [tuple(np.ravel(line.get_xydata())) for line in figure.axes[0].get_lines()]
+    assert (1 - arm.base, arm.change) in points
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "ours, SmolLM2-135M on Countdown, KL" in labels
 
 
 def test_a_room_with_a_run_missing_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = smollm2_room(tmp_path, seeds=4)
     assert smollm2.smollm2_arms(11, tmp_path) == []
     assert main(["arms", str(folder)]) == 2
-    assert "no counts of 'GRPO, k3', training seed 4" in capsys.readouterr().err
+    assert "no counts or no KL of 'GRPO, k3', training seed 4" in capsys.readouterr().err
+    (folder / "exact_kl.jsonl").unlink()
+    assert smollm2.smollm2_arms(11, tmp_path) == []
+
+
+def test_a_damaged_room_is_an_error_and_not_left_out(tmp_path: Path) -> None:
+    folder = smollm2_room(tmp_path)
+    with (folder / "counts.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"arm": "base", "temperature": 0.4, "id": "z", "n": 64, "c": 1}\n')
+    with pytest.raises(DataError, match="has other problems than the base"):
+        smollm2.smollm2_arms(11, tmp_path)
 
 
 def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["arms", str(smollm2_room(tmp_path))]) == 0
     printed = capsys.readouterr().out
-    assert f"| {ARM} | 1 | 5 | 640 | {5 * 10 + 10} | 0.094 (" in printed  # pass@1: (10 / 64 + 2 / 64) / 2 at the middle seed
-    assert "| base | 0.4 |  | 128 | 4 | 0.031 |" in printed
-    assert f"| {ARM} | 0.4 | +0.062 (" in printed
+    assert f"| {ARM} | 1 | 5 | 6,400 | {10 * (5 * 10 + 10)} | 0.094 (" in printed  # pass@1: 12 / 64 / 2 at the middle seed
+    assert "| base | 0.4 |  | 1,280 | 40 | 0.031 |" in printed
+    gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1).difference
+    assert f"| {ARM} | 0.4 | +0.062 ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
 
 
 def test_the_stored_arms_of_smollm2_are_those_of_the_counts() -> None:
