@@ -171,7 +171,7 @@ def test_a_file_system_without_a_log_ahead_is_said(tmp_path: Path, monkeypatch: 
             return super().execute("SELECT 'delete'" if sql.endswith("= WAL") else sql, *more)
 
     real = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Plain))
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, factory=Plain, **k: real(*a, factory=factory, **k))
     with pytest.warns(UserWarning, match=r"no write-ahead log on this file system \(delete\).*use a separate store on each"):
         evaluate(tmp_path / "s", ["a"], 2, SMALL).close()
     assert len(SampleStore.open(tmp_path / "s").table()) == 2
@@ -320,3 +320,24 @@ def test_a_chunk_twice_is_dropped_when_it_is_the_same_and_refused_when_not(tmp_p
             with pytest.raises(DataError, match="problem 'a', sample 0 already exists with other tokens"):
                 store.commit([replace(later[0], **change), later[1]])
         assert len(store.table()) == 4
+
+
+def test_a_store_opened_twice_keeps_its_log_when_another_process_closes(tmp_path: Path):
+    """A second opening in this process must not drop its locks: another process that closes would then delete the log in use."""
+
+    def asked_elsewhere() -> str:
+        code = (
+            "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+            "print(*db.execute(\"SELECT value FROM meta WHERE key = 'wanted'\").fetchone()); db.close()"
+        )
+        words = [sys.executable, "-c", code, str(tmp_path / "s" / "store.sqlite")]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    with SampleStore.open(tmp_path / "s", SMALL) as store:
+        store.want(PROBLEMS, 4)
+        SampleStore.open(tmp_path / "s").close()
+        assert '"n": 4' in asked_elsewhere()
+        assert (tmp_path / "s" / "store.sqlite-wal").exists()
+        store.want(PROBLEMS, 6)
+        assert '"n": 6' in asked_elsewhere()
+    assert '"n": 6' in asked_elsewhere() and not (tmp_path / "s" / "store.sqlite-wal").exists()

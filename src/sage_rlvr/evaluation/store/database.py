@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import shutil
 import sqlite3
 import threading
@@ -21,7 +20,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import DataError, RunLocked
-from sage_rlvr.evaluation.store.log import check_log, first_id, next_id
+from sage_rlvr.evaluation.store.connections import connect
+from sage_rlvr.evaluation.store.log import first_id, next_id
 from sage_rlvr.evaluation.store.older import OLDER, changed_row, convert
 from sage_rlvr.evaluation.store.schema import FILE, FORMAT, TABLES, note
 from sage_rlvr.evaluation.store.writers import other_writers, processes
@@ -52,7 +52,7 @@ class Database:
         it."""
         with self._mutex, explained(self.path):
             if self._db is None:
-                self._db = _connect(self.path / FILE)
+                self._db = connect(self.path / FILE, NOTICE_S)
                 weakref.finalize(self, self._db.close)
             if self._db.in_transaction:
                 yield self._db
@@ -202,14 +202,6 @@ def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
         )
 
 
-def _connect(file: Path) -> sqlite3.Connection:
-    """A connection; read-only where the folder cannot be written and no other process has left a log there."""
-    check_log(file)
-    fixed = not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists()
-    address = f"{file.resolve().as_uri()}?{'immutable=1' if fixed else 'mode=rw'}"
-    db = sqlite3.connect(address, uri=True, timeout=NOTICE_S, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA synchronous = FULL")
-    return db
 
 
 # ------------------------------------------------------------------------------------------------------------------
