@@ -208,6 +208,8 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
             "design.yaml:9: arms.b.kl_matched.1 = 'c': no other arm; choose from: a, b$",
         ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "is a candidate of `select`"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: []}\n", r"select.among = \[\]: list at least one arm"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [b], problems: 0}\n", "select.problems = 0: must be above 0"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -62,6 +62,7 @@ def generate_episodes(
 
 
 def _drawn(generator: Generator, one: Generation) -> DrawnTurn:
+    """A turn of the policy; log-probs are 0 where the generator gives none, and `generate_episodes` then drops them."""
     if one.token_ids is None:
         raise ConfigError(
             f"generator {generator.name!r} does not return the sampled tokens, which the next turn of an episode needs; "

@@ -43,9 +43,13 @@ def teacher_named(words: str) -> Teacher:
 
 def words_of(teacher: Teacher) -> str:
     """A teacher in one line for a store's identity: name and settings, and the hash of code or weights that it brings."""
-    tree, more = dump(teacher), teacher.sha256 if isinstance(teacher, Sourced) else ""
-    settings = ", ".join(f"{name}: {value}" for name, value in tree.items() if name != "name")
-    return tree["name"] + (f" ({settings})" if settings else "") + (f" {more[:16]}" if more else "")
+    tree = dump(teacher)
+    words: str = tree["name"]
+    if settings := ", ".join(f"{name}: {value}" for name, value in tree.items() if name != "name"):
+        words += f" ({settings})"
+    if isinstance(teacher, Sourced) and teacher.sha256:
+        words += f" {teacher.sha256[:16]}"
+    return words
 
 
 def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:

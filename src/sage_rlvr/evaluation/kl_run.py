@@ -83,6 +83,7 @@ def _check_alike(policy: SampleStore, base: SampleStore) -> None:
 
 
 def _completions(store: SampleStore, task: Chosen, prompts: Mapping[str, tuple[int, ...]], n: int) -> list[Completion]:
+    """The first n completions of every problem, by problem."""
     rows = store.samples(problems=list(task.problems), n=n)
     completions = []
     for row in rows:

@@ -5,8 +5,8 @@
     pair      each winner with one loser of its problem, drawn by (seed, problem, number of the winner)
     SFT       a share of the right first attempts, the same for every set of pairs of these attempts and this seed
 
-A pure function of the stores and the settings. A problem without a right or without a wrong attempt makes no pair; second attempts
-bring those into it that had no right one. Whoever trains on a pair asks the problem without guidance.
+A pure function of the stores and the settings. A problem without a right or without a wrong attempt makes no pair; second
+attempts add pairs of problems that had no right first attempt. Training on a pair uses the prompt without hints.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from sage_rlvr.config import OfflineConfig, PairsConfig
@@ -117,7 +118,9 @@ def _read(folder: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
 
 
 def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pairs: Sequence[PreferencePair]) -> dict[str, int]:
-    rows, again = ([row for some in part.values() for row in some] for part in (first, second))
+    """What `Paired.counts` holds of the first and second attempts and their pairs."""
+    rows = list(chain.from_iterable(first.values()))
+    again = list(chain.from_iterable(second.values()))
     solved = {row.problem for row in rows if row.verdict == "right"}
     return {
         "attempts": len(rows), "problems": len(first), "right": sum(row.verdict == "right" for row in rows),

@@ -113,16 +113,21 @@ class SampleRun(SampleSettings):
         return GENERATORS[self.engine]
 
     @property
+    def _stored(self) -> Identity | None:
+        """The identity of the store that is continued; None where there is no store yet."""
+        return SampleStore.open(self.store).identity if is_store(self.store) else None
+
+    @property
     def precision(self) -> str:
-        """The dtype, "auto" resolved: that of the store which is continued, bfloat16 on a server, else `auto_dtype`. Raises
+        """The dtype, "auto" resolved: that of the store that is continued, bfloat16 on a server, else `auto_dtype`. Raises
         ConfigError for other names than floating-point types."""
         if self.dtype not in ("auto", *DTYPES):
             raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
         if self.dtype != "auto":
             return self.dtype
-        stored = SampleStore.open(self.store).identity.decoding.get("dtype") if is_store(self.store) else None
-        if stored in DTYPES:
-            return str(stored)
+        stored = self._stored
+        if stored is not None and stored.decoding.get("dtype") in DTYPES:
+            return str(stored.decoding["dtype"])
         if not self.drawer.local:
             return "bfloat16"
         return auto_dtype("cuda" if torch.cuda.is_available() else "cpu")
@@ -162,16 +167,20 @@ class SampleRun(SampleSettings):
     def _chunk_size(self, decoding: Decoding) -> int | None:
         """Samples a chunk: what the store there has; in a new one as few equal chunks as hold the n that are asked for, since a
         store holds whole chunks. None, the store's default, where a completion has no second sample or n is not known."""
-        if is_store(self.store):
-            return SampleStore.open(self.store).identity.chunk_size
+        stored = self._stored
+        if stored is not None:
+            return stored.chunk_size
         if decoding.temperature == 0 or not self.samples:
             return None
-        return -(-self.samples // -(-self.samples // (WIDE if self.engine == "sampler" else CHUNK)))
+        largest = WIDE if self.engine == "sampler" else CHUNK
+        chunks = -(-self.samples // largest)
+        return -(-self.samples // chunks)
 
     def _together(self, decoding: Decoding, model: PreTrainedModel | None) -> int:
         """Problems a call: what the store there has; in a new one `TOGETHER` for a model so small that it takes no longer."""
-        if is_store(self.store):
-            return SampleStore.open(self.store).identity.together
+        stored = self._stored
+        if stored is not None:
+            return stored.together
         if self.engine != "sampler" or model is None or not supports(model):
             return 1
         return TOGETHER if TOGETHER * (self._chunk_size(decoding) or CHUNK) <= rows_of_a_pass(model, decoding) else 1

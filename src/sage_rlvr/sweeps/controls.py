@@ -84,6 +84,7 @@ def controls_of(arm: PlannedArm, arms: Sequence[PlannedArm]) -> Iterator[Control
 
 
 def _placebo_of(arm: PlannedArm) -> Control:
+    """The control of where a guide puts its q; none where q does not depend on the tokens."""
     anchor, label = arm.config.method.anchor, arm.label
     assert anchor is not None
     if all(part.depends_on == "nothing" for part in factors(anchor.guide)):
@@ -136,7 +137,9 @@ def twin_of(arms: Sequence[PlannedArm], config: TrainConfig | None) -> PlannedAr
 def _plain_names(plain: TrainConfig, arms: Sequence[PlannedArm], arm: PlannedArm) -> tuple[str, str]:
     """Name and label of the arm that is `plain`; where there is none, those of `arm` and that it has lost its guide."""
     twin = twin_of(arms, plain)
-    return (f"{arm.name}_unguided", f"{arm.label} unguided") if twin is None else (twin.name, twin.label)
+    if twin is None:
+        return f"{arm.name}_unguided", f"{arm.label} unguided"
+    return twin.name, twin.label
 
 
 def free_name(arms: Sequence[PlannedArm], name: str) -> str:
@@ -149,12 +152,14 @@ def free_name(arms: Sequence[PlannedArm], name: str) -> str:
 def linked(arm: PlannedArm, arms: Sequence[PlannedArm]) -> PlannedArm:
     """The arm with the names of its controls, as far as they are there."""
     method = arm.config.method
+    if not guided(method):
+        arm = replace(arm, placebo=_name_in(arms, _part_placebo(arm.config)))
     if not has_kl(method):
-        return replace(arm, placebo=_name_in(arms, _part_placebo(arm.config)))
+        return arm
     plain = _without_guide(arm.config)
     arm = replace(arm, no_kl=_name_in(arms, _with_beta(plain, 0.0)))
     if not guided(method):
-        return replace(arm, placebo=_name_in(arms, _part_placebo(arm.config)))
+        return arm
     arm = replace(arm, guided=True, plain=_name_in(arms, plain))
     if not _is_shaped(method):
         return arm
@@ -244,8 +249,10 @@ def _part_placebo(config: TrainConfig) -> TrainConfig | None:
         if isinstance(weight, PlaceboWeight) or has_state(weight):
             return None
         return _composed(config, extras=_with(config.method, weight, PlaceboWeight(weight)))
-    control = None if buffer is None else buffer.control()
-    return None if buffer is None or control is None else _composed(config, extras=_with(config.method, buffer, control))
+    if buffer is None:
+        return None
+    control = buffer.control()
+    return None if control is None else _composed(config, extras=_with(config.method, buffer, control))
 
 
 def _with(method: Method, old: Extra, new: Extra) -> tuple[Extra, ...]:

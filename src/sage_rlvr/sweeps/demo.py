@@ -2,7 +2,7 @@
 
     demo.yaml                  a small base policy that is shipped, evaluated exactly
     demo_smollm2.yaml          a pretrained model, evaluated by samples beside the base at lower temperatures
-    demo_smollm2_short.yaml    a third of it
+    demo_smollm2_short.yaml    the same with fewer steps, problems and temperatures
 """
 
 from __future__ import annotations

@@ -101,12 +101,16 @@ class SelectSpec:
     """Selection of one of several arms on validation problems; only the selected arm is evaluated on the design's split.
 
     among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
-    temperature frontier.
+    temperature frontier. problems: how many validation problems.
     """
 
     among: tuple[str, ...]
     by: Literal["pass@1", "pass@256", "frontier"] = "frontier"
     problems: int = 300
+
+    def __post_init__(self) -> None:
+        require(bool(self.among), "among", [], "list at least one arm")
+        positive(self, "problems")
 
 
 @dataclass(frozen=True, kw_only=True)

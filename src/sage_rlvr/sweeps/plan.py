@@ -139,7 +139,8 @@ def plan(
         base_samples=_samples_of_base(design, sampled, base, config),
         runs=[],
     )
-    named, added = ([arm for arm in arms if bool(arm.why) is is_control] for is_control in (False, True))
+    named = [arm for arm in arms if not arm.why]
+    added = [arm for arm in arms if arm.why]
     for group in (named, added):
         sweep.runs += [_run(sweep, arm, seed, evaluations, sampled) for seed in design.seeds for arm in group]
     for run in sweep.runs:
@@ -263,12 +264,13 @@ def select_arm(sweep: SweepPlan) -> None:
     select = sweep.design.select
     if select is None:
         return
-    sweep.choice = {"by": select.by, "problems": select.problems, "among": list(select.among), "chosen": None}
-    sweep.choice |= {"scores": {}, "by_seed": {}}
+    sweep.choice = {
+        "by": select.by, "problems": select.problems, "among": list(select.among), "chosen": None, "scores": {}, "by_seed": {},
+    }  # fmt: skip
     validated = [run.exact[VALIDATION] for run in sweep.runs if run.arm.name in select.among]
     if not sweep.finished.issuperset([*validated, sweep.base[VALIDATION]]):
         return
-    write_record(sweep)
+    write_record(sweep)  # design.json, from which `Results.read` learns what is evaluated
     by_seed = choose(Results.read(sweep.out, split=VALIDATION), select.among, select.by)
     scores = {name: float(np.mean(values)) for name, values in by_seed.items()}
     seeds = [str(seed) for seed in sweep.design.seeds]  # every candidate has been evaluated at all of them
@@ -319,6 +321,7 @@ def _arm_facts(arm: PlannedArm) -> dict[str, Any]:
 
 
 def _run_facts(sweep: SweepPlan, run: SweepRun) -> dict[str, Any]:
+    """A run in design.json."""
     failures = [sweep.failures[task] for task in run.tasks if task in sweep.failures]
     return {
         "arm": run.arm.name,

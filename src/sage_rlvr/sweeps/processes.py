@@ -103,6 +103,7 @@ def _next(waiting: Sequence[ProcessTask], finished: set[ProcessTask]) -> Process
 
 
 def _start(task: ProcessTask) -> subprocess.Popen[bytes]:
+    """Start its command, nicer than this process, with its output appended to the task's log."""
     task.log.parent.mkdir(parents=True, exist_ok=True)
     threads = str(task.threads)
     env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false", PARENT: "1"}

@@ -31,6 +31,7 @@ def table_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
+    """Stored values of a column; a token-level column holds bytes, which become lists."""
     if name not in NESTED:
         return pa.array(values, _KINDS[name])
     buffers = [value or b"" for value in values]

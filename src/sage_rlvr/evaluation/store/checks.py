@@ -16,8 +16,8 @@ from sage_rlvr.evaluation.store.sample import FINISHES, LABELS, TOKEN_LEVEL, Chu
 def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[Sample], list[Chunk]]:
     """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
     for sample in samples:
-        for problem in _problems_of(sample, turns):
-            raise DataError(f"problem {sample.problem!r}, sample {sample.sample!r}: {problem}")
+        if reason := next(_reasons(sample, turns), None):
+            raise DataError(f"problem {sample.problem!r}, sample {sample.sample!r}: {reason}")
     rows = sorted(samples, key=lambda sample: (sample.problem, sample.sample))
     _check_seeds(rows)
     chunks = []
@@ -58,7 +58,7 @@ def _short(numbers: Sequence[int]) -> str:
     return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
-def _problems_of(row: Sample, turns: int) -> Iterator[str]:
+def _reasons(row: Sample, turns: int) -> Iterator[str]:
     """Why a sample cannot be stored. turns: the most of an episode, 1 for completions."""
     if not isinstance(row.problem, str) or not row.problem:
         yield "the problem's id is a text that is not empty"
@@ -97,6 +97,7 @@ def _are_token_ids(ids: NDArray[Any]) -> bool:
 
 
 def _fits_turns(row: Sample, turns: int) -> bool:
+    """Whether a completion (turns = 1) has no turns, or an episode as many as it may have, with all of its tokens."""
     if row.turns is None or turns == 1:
         return row.turns is None and turns == 1
     tokens = sum(count for _, _, count in row.turns)

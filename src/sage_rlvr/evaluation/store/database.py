@@ -71,6 +71,7 @@ class Database:
                     self._db.execute("ROLLBACK")
 
     def _check_format(self, db: sqlite3.Connection, write: bool) -> None:
+        """DataError for a format that this version does not read; the first write converts an older one."""
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version not in (*OLDER, FORMAT):
             raise DataError(

@@ -19,7 +19,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[floa
     "min_p": (float, 0.0, lambda x: 0 <= x < 1),
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
-LATER = {"together": 1, "guidance": "", "turns": 1}  # fields of an identity that stores of before lack, with what they mean there
+LATER = {"together": 1, "guidance": "", "turns": 1}  # fields that stores of earlier versions lack, with their values there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ class Identity:
                 raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: must be a non-empty text")
         if type(self.seed) is not int:
             raise ConfigError(f"Identity.seed = {self.seed!r}: the base seed is a whole number")
-        if not _is_count(size) or (self.greedy and size > 1):
+        if not is_count(size) or (self.greedy and size > 1):
             raise ConfigError(
                 f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: must be a whole number >= 1, "
                 "and 1 for greedy decoding, whose samples are all identical"
             )
-        if not _is_count(self.together):
+        if not is_count(self.together):
             raise ConfigError(f"Identity.together = {self.together!r}: problems per call, a whole number >= 1")
-        if not _is_count(self.turns):
+        if not is_count(self.turns):
             raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number >= 1")
 
     @property
@@ -92,7 +92,7 @@ class Identity:
         return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as stores of before have none."""
+        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as in stores of earlier versions."""
         tree = dict(json.loads(json.dumps(asdict(self))))
         defaults = [name for name, default in LATER.items() if tree[name] == default]
         return {name: value for name, value in tree.items() if name not in defaults}
@@ -109,8 +109,9 @@ class Identity:
             raise DataError(f"{where}: not the identity of a sample store: {error}") from error
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1  # True is no number here
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 1 on; True is none."""
+    return type(value) is int and value >= 1
 
 
 def requested(tree: Any, where: str) -> dict[str, int]:

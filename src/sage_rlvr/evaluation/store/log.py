@@ -64,6 +64,7 @@ def check_log(file: Path) -> None:
 
 
 def _belongs(log: Path, file: Path) -> bool:
+    """Whether the log, where there is one, was written for the file."""
     try:
         with open(log, "rb") as stream:
             ids = _wal_ids(stream) if log.name.endswith("-wal") else _journal_ids(stream)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import repeats
 from sage_rlvr.evaluation.store.database import Database, damaged
-from sage_rlvr.evaluation.store.identity import Identity, requested
+from sage_rlvr.evaluation.store.identity import Identity, is_count, requested
 from sage_rlvr.evaluation.store.older import VERDICTS, has_table
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
@@ -162,11 +162,12 @@ class StoredSamples(Database):
             return {Chunk(p, first, size) for p in problems for (first,) in db.execute(sql, (escape(p), size))}
 
     def _wanted(self, problem_ids: Iterable[str], n: int) -> list[Chunk]:
+        """All chunks for n samples of every problem, all first chunks before any second one."""
         problems = list(problem_ids)
         if len(set(problems)) < len(problems):
             twice = sorted(name for name, many in Counter(problems).items() if many > 1)
             raise DataError(f"problem ids {twice[:5]} occur twice in the list; each problem is sampled once")
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if not is_count(n):
             raise ConfigError(f"n = {n!r}: the number of samples per problem must be a whole number >= 1")
         if self.identity.greedy and n > 1:
             raise ConfigError(
@@ -225,6 +226,7 @@ class StoredSamples(Database):
         )
 
     def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
+        """Rows of the problems that `_choose` has listed. DataError for a sample without a verdict where one is read."""
         parameters = {"n": ALL if n is None else n, "verifier": verifier}
         names = [f"v.{name}" if name in JUDGED else f"s.{name}" for name in columns]
         order = "ORDER BY c.rank, s.sample"
@@ -318,9 +320,10 @@ class StoredSamples(Database):
             if repeat.certain:
                 raise DataError(f"{self.path}: {repeat.sentence}")
             warnings.warn(f"{self.path}: {repeat.sentence}", stacklevel=2)
-        names = list(dict.fromkeys(problem for problem, *_ in rows))
-        of_problem, labels = Counter(problem for problem, *_ in rows), Counter((problem, label) for problem, label, *_ in rows)
+        of_problem = Counter(problem for problem, _, _, _ in rows)
+        labels = Counter((problem, label) for problem, label, _, _ in rows)
         finishes = Counter((problem, finish) for problem, _, _, finish in rows)
+        names = list(of_problem)
         return Counts(
             problems=tuple(unescape(name) for name in names),
             n=_ints(of_problem[name] for name in names),

@@ -182,6 +182,7 @@ class SampleStore(StoredSamples):
         return row
 
     def _check_same(self, db: sqlite3.Connection, new: Mapping[str, Any]) -> None:
+        """DataError where the sample that is stored at this address is another one."""
         sql = "SELECT seed, token_ids, text_hash FROM samples WHERE problem = :problem AND sample = :sample"
         seed, tokens, text = db.execute(sql, new).fetchone()
         if tokens is None or new["token_ids"] is None:
@@ -290,6 +291,7 @@ class SampleStore(StoredSamples):
         return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
 
     def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
+        """Store log-probs (T,) of a sample under the base, and in its versions under which."""
         address = (escape(sample.problem), sample.sample)
         with self.transaction(write=True) as db:
             (text,) = db.execute("SELECT versions FROM samples WHERE problem = ? AND sample = ?", address).fetchone()

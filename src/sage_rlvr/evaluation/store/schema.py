@@ -85,6 +85,7 @@ def note(db: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
 
 
 def _json(key: str, value: Any) -> str:
+    """JSON without NaN and infinity, which `json_valid` refuses."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
