@@ -76,6 +76,19 @@ def test_the_prediction_in_words() -> None:
     assert cost().evaluation(10, 4) == pytest.approx(6 + 10 * (0.5 + 0.1 + 0.02))
 
 
+def test_room_is_not_claimed_where_the_system_does_not_say() -> None:
+    assert cost(room=None).fits and cost(room=None).room_line() == "not measured on this system"
+
+
+def test_free_memory_is_that_of_the_device_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU beside a GPU this process holds its resident memory, and nothing of the GPU's counts."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(memory, "unused_memory", lambda config: 1000)
+    monkeypatch.setattr(memory, "_bytes_in", lambda file, name: 24)
+    assert memory.free_memory(config(**{"engine": {"device": "cpu"}})) == 1024
+
+
 def test_other_engines_and_models_without_room_are_refused_before_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"engine\.name trl: only the loop is probed"):
         probe.probe(config(**{"engine": {"name": "trl"}}))

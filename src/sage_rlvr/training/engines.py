@@ -453,9 +453,9 @@ SIGNALS: dict[str, Signal] = {
 
 
 def table() -> list[Row]:
-    """The table with the rows that classes elsewhere have declared, each behind those of its kind."""
+    """The table with the rows that classes elsewhere have declared, each behind those of its kind; "any other" comes last."""
     declared = (row for part in sorted(_DECLARED, key=lambda part: part.__name__) for row in _DECLARED[part])
-    return sorted([*TABLE, *declared], key=lambda row: KINDS.index(row.kind))
+    return sorted([*TABLE, *declared], key=lambda row: (KINDS.index(row.kind), row.what == OTHER))
 
 
 def rows_of(method: Method) -> Iterator[Row]:

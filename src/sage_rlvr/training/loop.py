@@ -249,10 +249,21 @@ def build(config: TrainConfig) -> Loop:
     asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
     updates = config.steps * config.updates.per_step
     optimizer = Optimizer(policy, config.optimizer, updates)
-    models = (policy, reference, tokens)
-    numbers = {} if method.buffer is None else numbered(problems)
-    begun = load_initial(config, policy, reference)  # before `train` loads a checkpoint into the policy
-    return Loop(config, method, *models, task, asking, problems, optimizer, Key(config.seed), 0, method.start(), numbers, begun)
+    return Loop(
+        config,
+        method,
+        policy,
+        reference,
+        tokens,
+        task,
+        asking,
+        problems,
+        optimizer,
+        Key(config.seed),
+        parts=method.start(),
+        numbers={} if method.buffer is None else numbered(problems),
+        initial=load_initial(config, policy, reference),  # before `train` loads a checkpoint into the policy
+    )
 
 
 def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
@@ -274,8 +285,12 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    warnings = {"answers": unkeyed(loop.method, loop.task), "reward source": unverified(loop.method)}
-    for kind, warning in (warnings | {"memory": lacks_room(loop, begin)}).items():
+    warnings = {
+        "answers": unkeyed(loop.method, loop.task),
+        "reward source": unverified(loop.method),
+        "memory": lacks_room(loop, begin),
+    }
+    for kind, warning in warnings.items():
         if warning:
             run.warn(kind, begin, warning)
     watches = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +83,20 @@ def unverified(method: Method) -> str:
 
 
 def files_of(config: TrainConfig) -> dict[str, str]:
-    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, the `file` of each extra."""
+    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, what extras read.
+
+    ConfigError for a file of an extra that is not there.
+    """
     files = task_of(config).files()
     for extra in config.method.extras:
-        if extra is not config.method.buffer and "file" in (field.name for field in fields(extra)):
-            file = dict(vars(extra))["file"]
-            if isinstance(file, str) and Path(file).is_file():
-                files = files | {file: sha256_of(Path(file))}
-    file = None if config.method.buffer is None else config.method.buffer.file
-    if file is None:
-        return files
-    if not Path(file).is_file():
-        raise ConfigError(
-            f"{type(config.method.buffer).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
-            '{"problem": id, "completion": text}'
-        )
-    return files | {file: sha256_of(Path(file))}
+        for file in extra.files:
+            if not Path(file).is_file():
+                raise ConfigError(
+                    f"{type(extra).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass the path of a file "
+                    "that is there"
+                )
+            files = files | {file: sha256_of(Path(file))}
+    return files
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,20 @@ samplers.py says which groups a step draws, in how many parts, and which of them
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, cycle, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.extras.source import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
-from sage_rlvr.tasks.base import answer_id, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.base import Said, answer_id, guided, reference, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
@@ -32,7 +34,8 @@ def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
     """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
     problems = problems_of_step(loop, step, first, count)
     prompts = [list(loop.ask(p).ids) for p in problems]
-    return judged(loop, problems, prompts, draw_rollout(loop, prompts, step, first, problems), first + torch.arange(count))
+    rollout = draw_rollout(loop, prompts, step, first, problems)
+    return judged(loop, problems, prompts, rollout, first + torch.arange(count))
 
 
 def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
@@ -106,21 +109,32 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
     """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
 
     Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step; an extra may
-    choose others. Where the
-    others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
+    choose others. Behind all others come the step's own, and then they begin again: a pool is never too small to refill from.
     """
-    per_step, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
+    per_step, total = loop.config.rollout.prompts_per_step, len(loop.problems)
     places = range(step * per_step, (step + 1) * per_step)  # of an order without end: epoch after epoch
     epochs = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in places}}
     own = [int(epochs[i // total][i % total]) for i in places]
     for extra in loop.method.extras:
         if extra.chooses_problems:
-            own = extra.before_rollout(torch.tensor(own), loop.problem_ids, step, loop.key, extra.own_state(loop.parts)).tolist()
-    if last <= per_step:
-        return [loop.problems[i] for i in own[first:last]]
+            own = chosen_by(extra, loop, own, step)
+    if first + count <= per_step:
+        return [loop.problems[i] for i in own[first : first + count]]
     seen, order = set(own), loop.key.permutation(step, "refill", total).tolist()
-    again = sorted(order, key=lambda i: i in seen)  # a stable sort: the order stays within the new and within the seen
-    return [loop.problems[own[n] if n < per_step else again[(n - per_step) % total]] for n in range(first, last)]
+    refill = sorted(order, key=lambda i: i in seen)  # a stable sort: the order stays within the new and within the seen
+    numbers = islice(chain(own, cycle(refill)), first, first + count)
+    return [loop.problems[i] for i in numbers]
+
+
+def chosen_by(extra: Extra, loop: Loop, asked: list[int], step: int) -> list[int]:
+    """Places of the problems that an extra asks instead of `asked`. ConfigError unless they are as many, each within the list."""
+    state, total = extra.own_state(loop.parts), len(loop.problems)
+    places: list[int] = extra.before_rollout(torch.tensor(asked), loop.problem_ids, step, loop.key, state).tolist()
+    if len(places) != len(asked) or not all(0 <= place < total for place in places):
+        raise ConfigError(
+            f"{type(extra).__name__}.before_rollout must return {len(asked)} places among the {total} problems, got {places!r:.80}"
+        )
+    return places
 
 
 def draw_rollout(
@@ -144,20 +158,32 @@ def sampled(
     """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,); where the task
     has turns, episodes, with the `problems` that its environment plays."""
     config, tokens = loop.config.rollout, loop.tokens
-    law: Any = {"group_size": group_size, "max_new_tokens": config.max_new_tokens, "temperature": config.temperature}
-    law |= {"key": loop.key, "step": step, "row_ids": row_ids}
+    settings: dict[str, Any] = {
+        "group_size": group_size,
+        "max_new_tokens": config.max_new_tokens,
+        "temperature": config.temperature,
+        "key": loop.key,
+        "step": step,
+        "row_ids": row_ids,
+    }
     if turns_of(loop.task) > 1:
         assert problems is not None, "an episode is of a problem"
-        return sample_episodes(loop.policy, loop.ask, problems, prompts, **law)
+        return sample_episodes(loop.policy, loop.ask, problems, prompts, **settings)
     # the training forward computes the entropies, with the rest of the signals
-    return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, trace=trace, **law)
+    return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, trace=trace, **settings)
+
+
+def pairs_of(loop: Loop, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Said]]:
+    """Each completion of a rollout behind its problem, whose `len(tokens) / len(problems)` completions follow one another."""
+    size = len(rollout.tokens) // len(problems)
+    return [(problems[i // size], said) for i, said in enumerate(said_in(loop.tokens, rollout))]
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
     """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
     (P, G) bool. The verdicts."""
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
-    judgements = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(said_in(loop.tokens, rollout))])
+    judgements = verdicts(loop.task, pairs_of(loop, problems, rollout))
     rewards = torch.tensor([v.reward for v in judgements], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in judgements], device=device)
     right = torch.tensor([v.right for v in judgements], device=device)
@@ -178,14 +204,14 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
         answered.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
     models, heat = (loop.policy, loop.initial), config.rollout.temperature
-    return source.rewards_of(substituted(source, *models, loop.tokens, prompts, answered, temperature=heat, at_once=at_once))
+    given = substituted(source, *models, loop.tokens, prompts, answered, temperature=heat, at_once=at_once)
+    return source.rewards_of(given)
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
-    size, texts = len(rollout.tokens) // len(problems), said_in(loop.tokens, rollout)
-    ids = [answer_id(loop.task.answer_key(problems[i // size], text)) for i, text in enumerate(texts)]
-    return torch.tensor(ids, device=rollout.tokens.device).reshape(-1, size)
+    ids = [answer_id(loop.task.answer_key(problem, said)) for problem, said in pairs_of(loop, problems, rollout)]
+    return torch.tensor(ids, device=rollout.tokens.device).reshape(len(problems), -1)
 
 
 def rollout_metrics(drawn: DrawnGroups) -> dict[str, float]:
@@ -215,8 +241,7 @@ def show(loop: Loop, step: int, groups: Groups) -> None:
     """Show the completions of a step to the watch, with their texts for places that would have found an answer."""
 
     def elsewhere() -> Elsewhere | None:
-        texts, size = said_in(loop.tokens, groups.rollout), groups.rewards.shape[1]
-        return elsewhere_of(loop.task, [(groups.problems[i // size], text) for i, text in enumerate(texts)], groups.verdicts)
+        return elsewhere_of(loop.task, pairs_of(loop, groups.problems, groups.rollout), groups.verdicts)
 
     loop.reasons.see(step, reasons_of(groups), read_at(loop.task), elsewhere)
 
@@ -241,7 +266,9 @@ def stage_metrics(drawn: DrawnGroups) -> dict[str, float]:
         "rollout/extra_max": float(largest),
     }
     trained = [part.rewards.reshape(-1) for part in drawn.groups]
-    return metrics | ({"reward/kept_mean": float(torch.cat(trained).mean())} if trained else {})
+    if trained:
+        metrics["reward/kept_mean"] = float(torch.cat(trained).mean())
+    return metrics
 
 
 def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
@@ -260,4 +287,6 @@ def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> di
         "rollout/missing_groups_frac": 1.0 - len(kept) / wanted,
         "rollout/refills": float(refills),
     }
-    return metrics | {"reward/kept_mean": float(kept.nanmean())} if len(kept) else metrics
+    if len(kept):
+        metrics["reward/kept_mean"] = float(kept.nanmean())
+    return metrics

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
 from command import call
 from extras_common import DROPOUT, Again, Pull, dropout_plugin, registries_restored
 from loop_recorded import draw_groups
+from sage_rlvr.core import Extra
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.loop import train_step
+from sage_rlvr.training.problems import files_of
 from training.loop.loop_common import make, own_problems, weights
 
 Recipe = Callable[..., Path]
@@ -32,6 +38,41 @@ def test_unsolved_problems_come_back(write_recipe: Recipe) -> None:
     found = own_problems(loop, 1)
     assert len(found) == 4 and {p.problem_id for p in found[: len(unsolved)]} == {p.problem_id for p in unsolved}
     assert all(p in own_problems(usual, 1) for p in found[len(unsolved) :])
+
+
+@dataclass(frozen=True)
+class Listed(Extra):
+    """Asks for the problems at places that a file lists."""
+
+    table: str
+    equation: ClassVar[str] = "problems of a list"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.table,)
+
+    def before_rollout(self, asked: Tensor, problems: Tensor, step: int, key: Any, state: Any) -> Tensor:
+        return torch.tensor(json.loads(Path(self.table).read_text()))
+
+
+def test_an_extra_asks_for_as_many_problems_as_a_step_has_and_for_known_ones(tmp_path: Path, write_recipe: Recipe) -> None:
+    loop, table = make(write_recipe("{name: grpo, beta: 0.05}")), tmp_path / "places.json"
+    loop = replace(loop, method=replace(loop.method, extras=(Listed(str(table)),)))
+    table.write_text("[3, 1, 0, 2]")
+    assert own_problems(loop, 0) == [loop.problems[i] for i in (3, 1, 0, 2)]
+    for places in ("[3, 1, 0]", "[3, 1, 0, -1]", f"[3, 1, 0, {len(loop.problems)}]"):
+        table.write_text(places)
+        with pytest.raises(ConfigError, match=r"Listed\.before_rollout must return 4 places among the \d+ problems, got \[3, 1, 0"):
+            own_problems(loop, 0)
+
+
+def test_the_files_of_an_extra_are_recorded_and_must_be_there(tmp_path: Path, write_recipe: Recipe) -> None:
+    config, table = make(write_recipe("{name: grpo, beta: 0.05}")).config, tmp_path / "places.json"
+    reading = replace(config, method=replace(config.method, extras=(Listed(str(table)),)))
+    with pytest.raises(ConfigError, match=r"Listed: file = '.*places\.json': no such file"):
+        files_of(reading)
+    table.write_text("[]")
+    assert files_of(reading) == files_of(config) | {str(table): sha256(b"[]").hexdigest()}
 
 
 def test_a_term_of_an_extra_moves_the_policy(write_recipe: Recipe) -> None:

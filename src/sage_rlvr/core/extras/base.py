@@ -98,12 +98,17 @@ class Extra(Part):
         def depends_on(self) -> str:
             """ "batch" for one that compares the tokens of the rollout; "" by default."""
 
+        @property
+        def files(self) -> tuple[str, ...]:
+            """Paths of the files that it reads: run.json keeps their hashes, and a missing one is refused; none by default."""
+
     is_kind: ClassVar[bool] = False
     """Of an abstract class: a method has at most one of it. Read from the class that declares it, and not inherited."""
 
     if not TYPE_CHECKING:  # plain values: a field of a dataclass without a default would take a property for its default
         needs = frozenset()
         prefers = ascends = depends_on = ""
+        files = ()
 
     def before_rollout(
         self, asked: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState

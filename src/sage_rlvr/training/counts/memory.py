@@ -41,10 +41,11 @@ def unused_memory(config: TrainConfig) -> int | None:
 
 
 def free_memory(config: TrainConfig) -> int | None:
-    """Bytes that a run can have: what is unused, and what this process holds."""
+    """Bytes that a run can have: what is unused, and what this process holds; None where the system does not say."""
     unused = unused_memory(config)
-    own = torch.cuda.memory_allocated() if torch.cuda.is_available() else _bytes_in("/proc/self/status", "VmRSS")
-    return None if unused is None else unused + (own or 0)
+    on_gpu = device_of(config.engine.device).type == "cuda"
+    own = torch.cuda.memory_allocated() if on_gpu else _bytes_in("/proc/self/status", "VmRSS")
+    return None if unused is None or own is None else unused + own
 
 
 def _bytes_in(file: str, name: str) -> int | None:

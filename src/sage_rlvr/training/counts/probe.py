@@ -63,7 +63,7 @@ class Cost:
     sampling: float
     rest: float
     memory: Line | None
-    room: int
+    room: int | None
     passing: float
     rate: float
     loading: float
@@ -96,7 +96,7 @@ class Cost:
         rollout = self.config.rollout
         yield (
             f"A step on this machine, from a probe of {self.took:.0f} s: {self.dtype} products at {self.rate / 1e12:.2f} TFLOP/s "
-            f"with {_threads()} threads"
+            f"with {torch.get_num_threads()} threads"
         )
         yield (
             f"  tokens   {self.prompt_tokens:,} of {rollout.prompts_per_step} prompts and about {self.length:.0f} of each of "
@@ -111,11 +111,11 @@ class Cost:
     @property
     def fits(self) -> bool:
         """Whether a run has room; True where memory cannot be measured."""
-        return self.peak is None or self.growth * self.peak <= self.room
+        return self.peak is None or self.room is None or self.growth * self.peak <= self.room
 
     def room_line(self) -> str:
         """The peak, whether it fits, and if not the setting that helps."""
-        if self.peak is None or self.memory is None:
+        if self.peak is None or self.memory is None or self.room is None:
             return "not measured on this system"
         kept = f", {self.growth * self.peak / GB:.1f} GB with the freed memory that a run keeps" * (self.growth > 1)
         text = f"{self.peak / GB:.1f} GB at the peak{kept}"
@@ -124,10 +124,6 @@ class Cost:
         groups = self.config.updates.micro_batch or self.config.rollout.prompts_per_step // self.config.updates.minibatches
         share = (self.room / self.growth - self.memory[0]) / (self.memory[1] * self.passing) if self.memory[1] > 0 else 0.0
         return f"{text}, does NOT fit in the {self.room / GB:.1f} GB that are free; {smaller(groups, share)}"
-
-
-def _threads() -> int:
-    return torch.get_num_threads()
 
 
 def _unknown(known: float) -> str:
@@ -170,7 +166,7 @@ def probe(config: TrainConfig) -> Cost:
     prefill, decode = _sampling(loop, prompts, few)
     rest, memory = _steps(loop, lengths, few, cap)
     passes = passes_of(config, prompts, sum(alive))
-    cost = Cost(
+    return Cost(
         config=config,
         prompt_tokens=sum(map(len, prompts)),
         rows=sum(passes),
@@ -182,7 +178,7 @@ def probe(config: TrainConfig) -> Cost:
         sampling=prefill + decoding(decode, config.rollout.completions, alive),
         rest=rest[0] + rest[1] * sum(passes),
         memory=memory,
-        room=free_memory(config) or 0,
+        room=free_memory(config),
         passing=max(passes),
         rate=_rate(loop),
         loading=loading,
@@ -190,7 +186,6 @@ def probe(config: TrainConfig) -> Cost:
         advice=slow_bfloat16(loop.policy),
         growth=GROWTH if FreedMemory.is_kept else 1.0,
     )
-    return cost
 
 
 # ---- sizes

@@ -154,13 +154,13 @@ class Shaping(Trainer):
         more = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])["extra_fields"]
         rows = [getattr(row, "data", row).get("reward_extra_info", {}) for row in more]
         metrics.update(self.sage_outcomes.see(self.global_steps - 1, rows))
-        # A trainer that scores the reference elsewhere never calls `_compute_ref_log_prob`, and would train without the guide.
-        if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
-            raise RuntimeError(
-                "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
-                "would have no effect; stopped before an optimizer step"
-            )
         if self._held is None or self._held[0] != list(batch.keys):
+            # A trainer that scores the reference elsewhere never calls `_compute_ref_log_prob`, and would train without the guide.
+            if anchor is not None:
+                raise RuntimeError(
+                    "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
+                    "would have no effect; stopped before an optimizer step"
+                )
             self._hold(batch)
         held, self._held = self._held, None  # the next batch is shaped anew, even under the same keys
         assert held is not None

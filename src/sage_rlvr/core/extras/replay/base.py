@@ -174,6 +174,11 @@ class Buffer(Extra):
         """Signals of the rollout that it reads: what each completion answers."""
         return frozenset({"answers"}) if self.policy else frozenset()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its `file` of answers."""
+        return () if self.file is None else (self.file,)
+
     def conflict(self, method: MethodParts) -> str:
         if reason := self.twice(method):
             return reason
