@@ -35,7 +35,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import compose, grpo
+from sage_rlvr.methods import METHODS, compose, grpo
 from sage_rlvr.runs.record import differences
 from sage_rlvr.schema import build, dump
 from sage_rlvr.testing import check_extra, check_method
@@ -212,6 +212,12 @@ def test_dropout_obeys_the_laws_and_describes_itself():
 def test_shipped_extras_obey_the_laws(name: str):
     needed: dict[str, dict[str, Any]] = {"overlong_shaping": {"max_tokens": 8, "buffer": 4}, "placebo_weight": {"weight": Eapo()}}
     check_extra(EXTRAS[name](**needed.get(name, {})))
+
+
+@pytest.mark.parametrize("name", [name for name, make in METHODS.items() if make.__module__.startswith("sage_rlvr.")])
+def test_shipped_methods_obey_the_laws(name: str):
+    """Those that read hidden states or answers, and those of pass@4, whose groups have at least 4, among them."""
+    check_method(METHODS[name]())
 
 
 def test_a_term_with_weights_of_the_rollout_is_their_product_and_a_second_one_adds():

@@ -262,18 +262,23 @@ class PromptedTask(Task):
 
 
 def ready(task: Task, say: Callable[[str], None], split: str) -> None:
-    """`Task.ready` of a split, before anything is trained or sampled on it. ConfigError for what `check_task` refuses; DataError
-    where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
+    """`Task.ready` of a split, before anything is trained or sampled on it; before it what `check_task` and `check_ids` refuse."""
     check_task(task)
-    if is_outside(type(task)):
-        counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in task.problems(split))
-        name, times = counted.most_common(1)[0] if counted else ("", 0)
-        who = f"task {task.name}, {split} problems:"
-        if None in counted:
-            raise DataError(f"{who} {counted[None]} have no problem_id; give each problem one, which no other problem has")
-        if times > 1:
-            raise DataError(f"{who} the id {name!r} is there {times} times; ids must differ: number the problems, or drop repeats")
+    check_ids(task, split)
     task.ready(say, split)
+
+
+def check_ids(task: Task, split: str) -> None:
+    """DataError where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
+    if not is_outside(type(task)):
+        return
+    counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in task.problems(split))
+    name, times = counted.most_common(1)[0] if counted else ("", 0)
+    who = f"task {task.name}, {split} problems:"
+    if None in counted:
+        raise DataError(f"{who} {counted[None]} have no problem_id; give each problem one, which no other problem has")
+    if times > 1:
+        raise DataError(f"{who} the id {name!r} is there {times} times; ids must differ: number the problems, or drop repeats")
 
 
 def problems_of(task: Task, split: str, seed: int, n: int | None, sampling: str = "iid") -> list[Any]:
@@ -451,6 +456,7 @@ __all__ = [
     "Turn",
     "answer_id",
     "check_class",
+    "check_ids",
     "check_task",
     "different",
     "environment_of",

@@ -12,7 +12,7 @@ from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.testing.guides import check_guide
 from sage_rlvr.testing.parts import check_extra
-from sage_rlvr.testing.tried import KEY, changed, check_recipe, holed, signals, unholed
+from sage_rlvr.testing.tried import KEY, changed, check_recipe, holed, rollout_signals, unholed
 
 
 def check_method(method: Method, seed: int = 0) -> None:
@@ -22,7 +22,7 @@ def check_method(method: Method, seed: int = 0) -> None:
     `check_guide`, each extra to `check_extra`.
     A method of exact divergences is run without their term, which wants distributions.
     """
-    given = signals(seed, rows=6)
+    given = rollout_signals(seed, rows=2 * max(3, method.advantage.least_group))
     if "distributions" not in method.needs:
         loss, gradient = _descent(method, given)
         spread = changed(given, holed)
@@ -40,19 +40,21 @@ def check_method(method: Method, seed: int = 0) -> None:
 
 
 def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
-    """log q and advantages of six completions of two prompts."""
+    """log q and advantages of two prompts, with one and with two right completions."""
     log_q = shape(method, given, 1, 4, KEY)
-    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4, KEY)
+    rewards = torch.zeros(2, len(given.mask) // 2)
+    rewards[0, 0] = rewards[1, 0] = rewards[1, 1] = 1.0
+    return log_q, credit(method, rewards, given, log_q, 1, 4, KEY)
 
 
 def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
-    """Loss of six completions, and its gradient (B, T) by their log-probs."""
+    """Loss of a rollout, and its gradient (B, T) by its log-probs."""
     mask, (log_q, credited) = given.mask, _credited(method, given)
     logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
     batch = Batch(
         logps=logps, old_logps=given.old_logps, advantages=credited.advantages, mask=mask, ref_logps=given.ref_logps,
         log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
-        entropies=given.entropies, loss_weights=credited.loss_weights,
+        entropies=given.entropies, loss_weights=credited.loss_weights, group_size=len(mask) // 2,
     )  # fmt: skip
     loss, metrics = objective(method, batch, 1, 4)
     (gradient,) = torch.autograd.grad(loss, logps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -14,14 +15,28 @@ from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, weig
 from sage_rlvr.core.extras.replay.answers import Answers
 from sage_rlvr.core.extras.replay.base import buffer_budget, buffer_loss
 from sage_rlvr.core.extras.source import Substituted
+from sage_rlvr.core.method import needs_of
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
-from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.state import has_state, start_of
+from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.state import PartState, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.errors import DataError
-from sage_rlvr.testing.tried import KEY, check_recipe, equal, signals, value_of
+from sage_rlvr.testing.guides import READ
+from sage_rlvr.testing.tried import (
+    KEY,
+    changed,
+    check_declared,
+    check_recipe,
+    equal,
+    filled,
+    holed,
+    rollout_signals,
+    signals,
+    unholed,
+    value_of,
+)
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
@@ -116,7 +131,25 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
 
 
 def check_extra(extra: Extra, seed: int = 0) -> None:
-    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; hooks and state are pure."""
+    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; hooks and state are pure.
+
+    Its weights read no signal that `needs` does not name, and nothing off the mask.
+    """
+    _check_groups(extra, seed)
+    _check_loss(extra, seed)
+    if extra.dead(4) is not None:
+        check_dead("extra", extra, 4, seed)
+    if isinstance(extra, TokenWeight):
+        _check_token_weight(extra, seed)
+    if isinstance(extra, RewardSource):
+        _check_reward_source(extra)
+    if isinstance(extra, Buffer):
+        _check_buffer(extra, seed)
+    check_recipe("extra", extra)
+
+
+def _check_groups(extra: Extra, seed: int) -> None:
+    """The hooks of groups: `before_rollout`, `after_rewards`, `on_advantages` and `learn`."""
     drawn = torch.Generator().manual_seed(seed)
     rewards = torch.randint(0, 2, (5, 4), generator=drawn).float()
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
@@ -138,45 +171,50 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
         assert torch.allclose(whole[1:2], one, atol=1e-6), "what a group gets must not depend on the others"
     once, again = (extra.learn(rewards, seen, state) for _ in range(2))
     assert equal(once, again) and equal(state, extra.start()), "the given state was modified; return a new one"
-    assert {n: t.dtype for n, t in once.items()} == {n: t.dtype for n, t in state.items()}, "learn must keep names and dtypes"
-    given = signals(seed)
-    leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
-    credited_rows = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
-    weights, moved = extra.loss_weights(credited_rows, 1, 4, state)
+    assert _dtypes(once) == _dtypes(state), "learn must keep names and dtypes"
+
+
+def _check_loss(extra: Extra, seed: int) -> None:
+    """The hooks of tokens: `loss_weights` and `on_loss`."""
+    given, state = rollout_signals(seed), extra.start()
+    weights, moved = extra.loss_weights(given, 1, 4, state)
     assert weights.shape == given.mask.shape and not weights.requires_grad, "loss_weights must be (B, T), without gradient"
     assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "loss_weights must be finite, and 0 off the mask"
     assert equal(state, extra.start()) and moved.keys() == state.keys(), "loss_weights must return a new state beside its weights"
+    _check_reading("loss_weights", lambda some: extra.loss_weights(some, 1, 4, extra.start())[0], given, extra)
+    leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
     term = extra.on_loss(Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf), 1, 4)
     assert term.shape == given.mask.shape and bool(term[given.mask].isfinite().all()), "on_loss must return (B, T), finite"
     assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"
-    if extra.dead(4) is not None:
-        check_dead("extra", extra, 4, seed)
-    if isinstance(extra, TokenWeight):
-        _check_token_weight(extra, seed)
-    if isinstance(extra, RewardSource):
-        _check_reward_source(extra)
-    if isinstance(extra, Buffer):
-        _check_buffer(extra, seed)
-    check_recipe("extra", extra)
 
 
 def _check_token_weight(weight: TokenWeight, seed: int) -> None:
     """(B, T), finite at counted tokens, without gradient; pure: one that draws draws the same again at one step and key."""
-    given, drawn = signals(seed), torch.Generator().manual_seed(seed)
-    hidden = torch.randn(*given.mask.shape, 4, generator=drawn)
-    drift = torch.rand(given.mask.shape, generator=drawn)
-    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)), hidden=hidden, entropy_drift=drift)
-    state = {weight.slot: weight.start()}
+    given, state = rollout_signals(seed), {weight.slot: weight.start()}
     (weights, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
     assert torch.equal(weights[given.mask], again[given.mask]), "the same call must give the same weights"
-    assert weights.shape == given.mask.shape, "a token weight must be (B, T)"
     assert bool(weights[given.mask].isfinite().all()) and not weights.requires_grad, "token weights are finite, without gradient"
     before, after = weight.start(), moved[weight.slot]
     assert equal(state[weight.slot], before), "the given state was modified; return a new one"
-    assert equal(after, same[weight.slot]) and {n: t.dtype for n, t in after.items()} == {n: t.dtype for n, t in before.items()}, (
+    assert equal(after, same[weight.slot]) and _dtypes(after) == _dtypes(before), (
         "the new state must be a function of the old one, with its names and dtypes"
     )
     assert all(bool(one.double().isfinite().all()) for one in after.values()), "a state must be finite"
+    _check_reading("token_weights", lambda some: weights_of(weight, some, 1, 4, KEY)[0], given, weight)
+
+
+def _check_reading(hook: str, weigh: Callable[[Signals], Tensor], given: Signals, extra: Extra) -> None:
+    """Weights (B, T) at counted tokens depend on the signals that `needs` names alone, and on nothing off the mask."""
+    who = f"{type(extra).__name__}.{hook}"
+    check_declared(who, weigh, given, needs_of(extra))
+    weights = weigh(given)
+    for other in (unholed(weigh(changed(given, holed))), weigh(filled(given))):
+        same = torch.allclose(other[given.mask], weights[given.mask], atol=1e-6)  # sums over more columns round otherwise
+        assert same, f"{who}: what is off the mask changes the weights; {READ}"
+
+
+def _dtypes(state: PartState) -> dict[str, torch.dtype]:
+    return {name: tensor.dtype for name, tensor in state.items()}
 
 
 def _check_reward_source(source: RewardSource) -> None:
@@ -240,10 +278,7 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
         assert equal(after, again) and equal(state["rollout"], before), (
             "the given state was modified; return a new one"
         )
-        kinds = {name: one.dtype for name, one in before.items()}
-        assert {name: one.dtype for name, one in after.items()} == kinds, (
-            "the new state must have the names and dtypes of the first"
-        )
+        assert _dtypes(after) == _dtypes(before), "the new state must have the names and dtypes of the first"
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra must return (P,) int64"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.signals import FIELDS, Signals
 from sage_rlvr.core.state import PartState, called, start_of
 from sage_rlvr.schema import build, dump
 
 SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
+OF_TOKENS = (*SIGNALS, "hidden", "entropy_drift", "mask")
+OPTIONAL = tuple(name for name in FIELDS if name not in ("old_logps", "mask", "row_ids"))
 KEY = Key(3407)
 Change = Callable[[Tensor], Tensor]
 
@@ -34,10 +37,55 @@ def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = tor
     return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
 
 
-def changed(given: Signals, change: Change, row_ids: Tensor | None = None) -> Signals:
-    """The signals with every tensor changed alike."""
-    tensors = {name: change(getattr(given, name)) for name in (*SIGNALS, "mask")}
-    return Signals(**tensors, row_ids=given.row_ids if row_ids is None else row_ids)
+def rollout_signals(seed: int, rows: int = 5, columns: int = 9) -> Signals:
+    """`signals` of two prompts with every optional one, those of tokens NaN wherever the mask is 0."""
+    given, drawn = signals(seed, rows, columns), torch.Generator().manual_seed(seed)
+    hidden = torch.randn(rows, columns, 4, generator=drawn)
+    drift = torch.rand(rows, columns, generator=drawn)
+    return replace(
+        given,
+        rewards=torch.randint(0, 2, (rows,), generator=drawn).float(),
+        hidden=torch.where(given.mask[:, :, None], hidden, math.nan),
+        answers=torch.randint(1, 4, (rows,), generator=drawn),
+        problems=torch.arange(rows) // -(-rows // 2),
+        ref_right=torch.full((rows,), -1.5),
+        advantages=torch.linspace(-1.0, 1.0, rows),
+        entropy_drift=torch.where(given.mask, drift, math.nan),
+    )
+
+
+def changed(given: Signals, change: Change) -> Signals:
+    """The signals with every tensor of tokens, (B, T) and (B, T, d), changed alike; for other rows there is `Signals.take`."""
+    known = {name: getattr(given, name) for name in OF_TOKENS}
+    return replace(given, **{name: change(value) for name, value in known.items() if value is not None})
+
+
+def filled(given: Signals, value: float = 2.0) -> Signals:
+    """The signals with a number off the mask, where NaN was: a part that maps NaN to 0 reads it, and gives something else."""
+    known = {name: getattr(given, name) for name in OF_TOKENS if name != "mask"}
+    off = ~given.mask
+    tensors = {}
+    for name, tensor in known.items():
+        if tensor is not None:
+            tensors[name] = tensor.masked_fill(off if tensor.dim() == 2 else off[:, :, None], value)
+    return replace(given, **tensors)
+
+
+def check_declared(what: str, value_of: Callable[[Signals], Tensor], given: Signals, needs: Set[str]) -> None:
+    """What a part makes of signals, (B, T), is the same at counted tokens without each of them that its `needs` does not name.
+
+    what: its name in the message. value_of: signals -> (B, T).
+    """
+    value = value_of(given)
+    for name in OPTIONAL:
+        if name in needs or getattr(given, name) is None:
+            continue
+        message = f"{what} reads Signals.{name}, which needs = {sorted(needs)} does not declare; add {name!r} to needs"
+        try:
+            without = value_of(replace(given, **{name: None}))
+        except Exception as error:  # of a part that reads None: whichever class its code raises
+            raise AssertionError(message) from error
+        assert torch.equal(without[given.mask], value[given.mask]), message
 
 
 def holed(value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from markdown_it import MarkdownIt
@@ -29,6 +29,7 @@ from sage_rlvr.contrib.audit.pairs import AnswerPair, audit_file, read_pairs, ro
 from sage_rlvr.contrib.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import SETS, TASKS
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.checks import Case
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import verify_exact
@@ -149,6 +150,31 @@ DAPO = "Solve it. The last line of your response should be of the form Answer: $
 
 def own_prompts(found) -> Check:
     return next(check for check in found.checks if "rows' own prompts" in check.name)
+
+
+class _Sums(Task):
+    """Two problems of a task from outside."""
+
+    name: ClassVar[str] = "sums"
+
+    def __init__(self, *ids: str) -> None:
+        self.ids = ids
+
+    def problems(self, split: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(problem_id=name, answer=str(number)) for number, name in enumerate(self.ids)]
+
+    def prompt(self, problem: SimpleNamespace) -> str:
+        return f"0 + {problem.answer} ="
+
+    def verify(self, problem: SimpleNamespace, completion: str) -> Verdict:
+        right = completion in (problem.answer, rf"\boxed{{{problem.answer}}}")
+        return Verdict("right", "value") if right else Verdict("wrong", "value")
+
+
+def test_ids_that_training_refuses_are_refused_by_the_audit():
+    assert audit(_Sums("a", "b")).passed
+    with pytest.raises(DataError, match="task sums, test problems: the id 'a' is there 2 times; ids must differ"):
+        audit(_Sums("a", "a"))
 
 
 def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: Path):

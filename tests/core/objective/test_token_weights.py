@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -208,6 +209,46 @@ def test_a_placebo_follows_the_schedule_of_its_weight():
 @pytest.mark.parametrize("seed", range(3))
 def test_the_laws_of_the_new_weights(weight, seed: int):
     check_extra(weight, seed)
+
+
+@dataclass(frozen=True)
+class _Careless(TokenWeight):
+    """1 + entropy - median entropy, the median over padding too."""
+
+    equation: ClassVar[str] = "1 + H - median H"
+    needs: ClassVar[frozenset[str]] = frozenset({"entropies"})
+    depends_on: ClassVar[str] = "batch"
+
+    def token_weights(self, signals, step, total_steps, key, state):
+        entropies = torch.nan_to_num(signals.require("entropies", "a test"))
+        return 1 + entropies - entropies.median(), state
+
+
+class _Undeclared(ShapedEntropy):
+    """A weight that says of one of its two signals only that it reads it."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"advantages"})
+
+
+class _UndeclaredTerm(AdaptiveEntropy):
+    """The same of a term of the loss."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy_gradient"})
+
+
+@pytest.mark.parametrize(
+    ("part", "law"),
+    [
+        (_Careless(), "_Careless.token_weights: what is off the mask changes the weights"),
+        (_Undeclared(), r"_Undeclared.token_weights reads Signals.entropies, which needs = \['advantages'\] does not declare"),
+        (PlaceboWeight(_Undeclared()), "PlaceboWeight.token_weights reads Signals.entropies"),
+        (_UndeclaredTerm(), "_UndeclaredTerm.loss_weights reads Signals.entropies"),
+    ],
+    ids=str,
+)
+def test_the_laws_find_a_signal_that_is_not_declared_and_a_median_over_padding(part, law: str):
+    with pytest.raises(AssertionError, match=law):
+        check_extra(part)
 
 
 def test_clip_cov_leaves_out_tokens_of_its_window_alone():

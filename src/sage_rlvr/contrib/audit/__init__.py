@@ -26,7 +26,7 @@ from sage_rlvr.contrib.audit.rewards import RewardAudit, audit_reward, audit_rew
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.abilities import Audited, Enumerable, WithAnswer
-from sage_rlvr.tasks.base import Task, verdicts
+from sage_rlvr.tasks.base import Task, check_ids, verdicts
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, duplicates
 from sage_rlvr.tasks.countdown import Countdown
@@ -53,6 +53,8 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
     template   a prompt format of `FORMATS` (default: each of them); for tasks of mathematics, others have one of their own
     k          guesses of the guess floors
     answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
+
+    DataError where problems of your own task have one id or none, as in training.
     """
     refuse(
         (k < 1, f"k = {k}: at least one guess is needed"),
@@ -82,6 +84,7 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
+    check_ids(task, "test")  # first: its rows name problems by id, and training refuses such a task
     cases, head = _cases(task, k, options)
     judge = partial(verdicts, task)
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]

@@ -43,8 +43,11 @@ def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -
     yield Case("another spelling, put into the canonical one, is right", _mended(spelled))
     yield Case("every other spelling of it earns nothing", spelled, "not right")
     yield Case("", mistakes, "wrong")
-    every = [(p, text) for p in chosen[:whole] for text in _expressions(p)]
-    texts = [*right, *spelled, *(pair for pairs in mistakes.values() for pair in pairs), *every]
+    texts = right + spelled
+    for pairs in mistakes.values():
+        texts += pairs
+    for p in chosen[:whole]:
+        texts += [(p, text) for text in _expressions(p)]
     yield second(world.verify, _canonical, texts, f"of them every expression over the numbers of {whole} problems")
     yield apart(world, drawn)
     yield floor([len(solutions(p)) / expressions_over(p.numbers) for p in chosen], k)
@@ -103,23 +106,35 @@ def _mended(spelled: ProblemTexts) -> ProblemTexts:
 def wrong(problems: Sequence[Problem]) -> dict[str, ProblemTexts]:
     """Answers that are wrong by construction, most of them of the right value, by kind."""
     kinds: dict[str, ProblemTexts] = defaultdict(list)
-    for i, p in enumerate(problems):
-        text, other = solutions(p)[0], problems[i - 1]
-        less_one = sorted({(*p.numbers[:i], *p.numbers[i + 1 :]) for i in range(len(p.numbers))})
-        fewer = [solve(rest, p.target) for rest in less_one]
-        made = {
-            "one number missing": [t for texts in fewer for t in texts[:EACH]] or ["+".join(map(str, p.numbers[1:]))],
-            "a number used again": [f"{text}+{n}-{n}" for n in sorted(set(p.numbers))],
-            "another number in its place": solve((p.numbers[0] + 1, *p.numbers[1:]), p.target)[:EACH],
-            "of the target + 1": solve(p.numbers, p.target + 1)[:EACH],
-            "of the target - 1": solve(p.numbers, p.target - 1)[:EACH],
-            "another problem's": solutions(other)[:EACH] if other.key != p.key else [],
-            "division by zero": [*_by_zero(p), f"{text}/({p.numbers[0]}-{p.numbers[0]})"],
-            "a bare number": [str(p.target), *map(str, p.numbers)],
-        }
-        for kind, texts in made.items():
-            kinds[kind] += [(p, t) for t in texts]
+    for index, p in enumerate(problems):
+        for kind, texts in _mistakes(p, problems[index - 1]).items():
+            kinds[kind] += [(p, text) for text in texts]
     return {kind: pairs for kind, pairs in kinds.items() if pairs}
+
+
+def _mistakes(p: Problem, other: Problem) -> dict[str, list[str]]:
+    """Kind -> wrong answers of a problem. other: one whose answers are wrong here, unless it is the same problem."""
+    text, (first, *rest) = solutions(p)[0], p.numbers
+    return {
+        "one number missing": _one_missing(p) or ["+".join(map(str, rest))],
+        "a number used again": [f"{text}+{n}-{n}" for n in sorted(set(p.numbers))],
+        "another number in its place": solve((first + 1, *rest), p.target)[:EACH],
+        "of the target + 1": solve(p.numbers, p.target + 1)[:EACH],
+        "of the target - 1": solve(p.numbers, p.target - 1)[:EACH],
+        "another problem's": solutions(other)[:EACH] if other.key != p.key else [],
+        "division by zero": [*_by_zero(p), f"{text}/({first}-{first})"],
+        "a bare number": [str(p.target), *map(str, p.numbers)],
+    }
+
+
+def _one_missing(problem: Problem) -> list[str]:
+    """Expressions for the target over all numbers but one, a few for each that is left out."""
+    numbers = problem.numbers
+    shorter = {(*numbers[:i], *numbers[i + 1 :]) for i in range(len(numbers))}
+    expressions = []
+    for rest in sorted(shorter):
+        expressions += solve(rest, problem.target)[:EACH]
+    return expressions
 
 
 def _by_zero(problem: Problem) -> list[str]:
@@ -128,7 +143,8 @@ def _by_zero(problem: Problem) -> list[str]:
     for number in sorted(set(problem.numbers)):
         others = list(problem.numbers)
         others.remove(number)
-        expressions += [f"{number}/({zero})" for zero in (solve(others, 0) if len(others) > 1 else [])[:EACH]]
+        zeros = solve(others, 0)[:EACH] if len(others) > 1 else []
+        expressions += [f"{number}/({zero})" for zero in zeros]
     return expressions[:EACH]
 
 
@@ -160,9 +176,12 @@ def apart(world: Any, drawn: int) -> Check:
     for split in SPLITS:
         for p, _ in world.examples(split, SEED, 0, drawn):
             homes.setdefault(p.problem_id, set()).update((split, split_of(p)))
-    rows = tuple(AuditFinding(i, "duplicate", f"in {', '.join(sorted(of))}") for i, of in homes.items() if len(of) > 1)
+    rows = []
+    for problem_id, splits in homes.items():
+        if len(splits) > 1:
+            rows.append(AuditFinding(problem_id, "duplicate", f"in {', '.join(sorted(splits))}"))
     name = "problems that stand in one split"
-    return Check(name, len(homes) - len(rows), len(homes), rows, bar=True, note=f"of {drawn:,} drawn a split")
+    return Check(name, len(homes) - len(rows), len(homes), tuple(rows), bar=True, note=f"of {drawn:,} drawn a split")
 
 
 def floor(shares: Sequence[float], k: int) -> Check:

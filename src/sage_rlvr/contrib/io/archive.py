@@ -60,6 +60,7 @@ def from_parquet(file: Path, folder: Path) -> int:
         raise DataError(f"{file}, its chance floor: {error}; restore it from a copy") from error
 
     def fill(db: sqlite3.Connection) -> None:
+        """Metadata, samples and prompts, within the transaction of `create`: an error leaves no store."""
         try:
             note(db, kept)
             for row in rows_of(table):

@@ -80,6 +80,7 @@ class AdaptiveEntropy(Extra):
     def loss_weights(
         self, signals: Signals, step: int, total_steps: int, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T): c at counted tokens while their mean entropy is at most the target, else 0; and c after this rollout."""
         entropy = masked_mean(signals.require("entropies", "AdaptiveEntropy"), signals.mask)
         low = entropy <= self.target
         weights = signals.mask.float() * (state["coefficient"].float() if low else 0.0)

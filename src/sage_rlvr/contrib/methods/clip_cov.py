@@ -66,6 +66,7 @@ class ClipCov(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T) of 0 and 1: 0 off the mask and at the tokens that are left out."""
         mask = signals.mask
         found = covariance(signals)
         window = mask & (found > self.low) & (found < self.high)
@@ -112,6 +113,7 @@ class KlCov(Extra):
     def loss_weights(
         self, signals: Signals, step: int, total_steps: int, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T): `coefficient` at the tokens of the largest covariance, 0 elsewhere."""
         mask = signals.mask
         ranked = torch.where(mask, covariance(signals), -torch.inf).flatten()
         held = torch.zeros_like(ranked)

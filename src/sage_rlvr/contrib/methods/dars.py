@@ -58,6 +58,7 @@ class Dars(Stages):
 
     @property
     def equation(self) -> str:
+        """Who gets how many completions more."""
         spread = "2 u (1 - u)" if self.form == "mean" else "2 sqrt(u (1 - u))"
         level = "" if self.target == "equal" else "2 (1 - u) "
         return (

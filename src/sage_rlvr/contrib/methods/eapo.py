@@ -70,6 +70,7 @@ class Eapo(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T): r_t over its mean in the completion, which makes their mean 1; 1 off the mask."""
         mask = signals.mask
         entropies = torch.where(mask, signals.require("entropies", "Eapo").float(), 0.0)
         if not mask.any():

@@ -83,6 +83,7 @@ class ERank(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """A' / A of each row, (B, T), and the running means with this rollout in them."""
         hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
         found = ranks_of(hidden, signals.mask, self.stride, self.last)
         if self.whole_rank and self.last < length:

@@ -56,6 +56,7 @@ class HighEntropy(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T) of 0 and 1: 1 at the `share` of all counted tokens with the highest entropy."""
         entropies = signals.require("entropies", "HighEntropy").float()
         counted = entropies[signals.mask]
         if not len(counted):

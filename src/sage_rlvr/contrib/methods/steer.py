@@ -68,6 +68,7 @@ class Steer(TokenWeight):
 
     @property
     def legend(self) -> str:
+        """What m_t is, by `form`."""
         moved = {
             "exact": "|A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|",
             "paper": "|A p (1 - p) (log p + H)|",
@@ -78,6 +79,7 @@ class Steer(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """(B, T) in [min_weight, 1], 1 off the mask; all 1 where no token would move an entropy."""
         moved = torch.where(signals.mask, self._moved(signals).abs(), 0.0)
         largest = moved.max() if moved.numel() else moved.sum()
         if self.form == "released":

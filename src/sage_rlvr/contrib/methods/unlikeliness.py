@@ -54,6 +54,7 @@ class Unlikeliness(Extra):
         return Dead("compared" if self.weight else 1.0, 0.0, "refused")
 
     def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        """Rewards (P, G), each right one less by its rank among the log-probs of its group; equal ones share a rank."""
         right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()
         if self.per_token:
             logps = logps / seen.lengths.clamp(min=1)

@@ -102,6 +102,7 @@ class Signed(Advantage):
 
     @property
     def ascends(self) -> str:
+        """What it raises in expectation, by `normalize_by`."""
         if self.normalize_by == "all":
             total = f"{self.right + self.wrong:g}"
             return f"{total} grad P, P = P(right): as RLOO, with beta divided by {total}; only the noise differs"

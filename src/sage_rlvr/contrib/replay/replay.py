@@ -66,6 +66,7 @@ class Replay(Buffer):
         return self.surrogate.equation
 
     def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+        """The surrogate (R, T); weights (R,): an answer's share of its rollout, over the number of rollouts of its prompt."""
         kept, device = rows.answers, logps.device
         mask = rows.mask.to(device)
         advantages = kept.advantage[:, None].to(device)

@@ -47,6 +47,7 @@ class Likelihood(Buffer):
 
     @property
     def legend(self) -> str:
+        """What w is, by `law`."""
         law = {
             "uniform": "1 / n",
             "policy": "pi(y) / pi(stored)",
@@ -57,6 +58,7 @@ class Likelihood(Buffer):
 
     @property
     def ascends(self) -> str:
+        """What it raises in expectation, by `law`."""
         return {
             "uniform": "mean over stored y of grad log pi(y)",
             "policy": "grad log pi(stored)",
@@ -66,6 +68,7 @@ class Likelihood(Buffer):
 
     @property
     def prefers(self) -> str:
+        """Which answers gain, by `law`."""
         return {
             "uniform": "the stored ones, until all are alike",
             "policy": "no preference among stored answers, so the likelier gain most",
@@ -79,6 +82,7 @@ class Likelihood(Buffer):
         return replace(self, law="found") if found else None
 
     def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+        """-log pi (R, T) of stored answers, weighed within each prompt by `law`."""
         logits = {
             "uniform": torch.zeros(len(rows)),
             "policy": logps.detach().double().sum(1).cpu(),

@@ -88,6 +88,7 @@ class ReferenceProbability(RewardSource):
 
     @property
     def equation(self) -> str:
+        """The reward in a formula, without the terms whose weight is 0."""
         of = {"mean": "mean_m pi(y*_m | {})", "product": "prod_m pi(y*_m | {})", "geometric": "(prod_m pi(y*_m | {}))^(1/M)"}
         whole = of[self.form].format("x, z, y*_<m")
         if self.debias != "none":
@@ -107,6 +108,7 @@ class ReferenceProbability(RewardSource):
 
     @torch.no_grad()
     def rewards_of(self, seen: Substituted) -> Paid:
+        """Rewards and supports, (B,) float32; a completion without an answer has support 0."""
         support = self._of(seen.logps, seen)
         if seen.before is not None and self.debias != "none":
             support = (support - self._of(seen.before, seen)).clamp(min=0.0)
