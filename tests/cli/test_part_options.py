@@ -95,6 +95,9 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert "a group of 8 earns where it is all right: 0.1, all wrong: -1, none right: refused" in capsys.readouterr().out
     assert code("extras") == 0
     assert "overlong_shaping" in capsys.readouterr().out
+    assert code("token_weights") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("token_weight: extras, of which a method has one") and "  eapo  " in said and "replay" not in said
     assert code("filterd") != 0
     assert "unknown part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
     assert code("clip") == 0

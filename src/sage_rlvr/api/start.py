@@ -76,6 +76,7 @@ def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tupl
         return run_facts(config) | ({"data": files} if files else {})
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+        """Train on the engine of the recipe: the last step, and all steps. run: None on a process of TRL that writes no files."""
         if config.engine.name == "trl":
             _require("trl")
             from sage_rlvr.training.trl import run as trl  # an engine that need not be installed

@@ -18,8 +18,9 @@ from typing import Any, Literal, Union
 from sage_rlvr.core.advantages import ADVANTAGES
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras import EXTRAS
+from sage_rlvr.core.extras import base as extras
 from sage_rlvr.errors import SageError
-from sage_rlvr.registry import first_sentence, registry_of
+from sage_rlvr.registry import first_sentence, in_snake_case, registry_of
 from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
@@ -179,6 +180,16 @@ def _naming(text: str, name: str) -> str:
 
 
 # ---- terminal and page
+
+
+def extras_by_kind() -> dict[str, dict[str, str]]:
+    """Kind of extra ("token_weight") -> its extras: name -> the first sentence. A function that makes extras is in no kind."""
+    kinds: dict[str, dict[str, str]] = {}
+    for name, part in EXTRAS.items():
+        kind = extras.kind_of(part) if inspect.isclass(part) else None
+        if kind is not None:
+            kinds.setdefault(in_snake_case(kind.__name__), {})[name] = first_sentence(part)
+    return kinds
 
 
 def dead_line(part: Any) -> str:

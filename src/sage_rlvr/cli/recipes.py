@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +136,7 @@ class Parts(Command):
     For each option: default, allowed values (with the other options at their defaults) and description."""
 
     name: tyro.conf.Positional[str | None] = None
-    """One kind of part, for example guides; or a part, for example branch, to list its options."""
+    """One kind of part, for example guides or token_weight; or a part, for example branch, to list its options."""
 
     def execute(self, session: Session) -> int:
         """Print one part with its options, or the list of all parts or of a kind. Returns 0; raises ConfigError for an
@@ -144,10 +144,14 @@ class Parts(Command):
         asked = None if self.name is None else self.name.replace("-", "_")
         if asked is None or asked.removesuffix("s") in HOMES:  # a list, which the base install can print
             for kind in HOMES if asked is None else [asked.removesuffix("s")]:
-                session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in help_of(kind).items()))
+                session.say(*_listed(kind, help_of(kind)))
             return 0
-        from sage_rlvr.cli.part_options import about
+        from sage_rlvr.cli.part_options import about, extras_by_kind
 
+        extras = extras_by_kind().get(asked.removesuffix("s"))
+        if extras:
+            session.say(*_listed(f"{asked.removesuffix('s')}: extras, of which a method has one", extras))
+            return 0
         of_name = [kind for kind in HOMES if asked in registry_of(kind)]
         if not of_name:
             near = ", ".join(neighbors(asked, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
@@ -158,6 +162,11 @@ class Parts(Command):
         for kind in of_name:
             session.say(*about(kind, asked), "")
         return 0
+
+
+def _listed(head: str, parts: Mapping[str, str]) -> list[str]:
+    """parts: name -> sentence."""
+    return [head, *(f"  {name:<24} {sentence}" for name, sentence in parts.items())]
 
 
 def world_line(world: WorldConfig) -> str:

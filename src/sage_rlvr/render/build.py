@@ -113,6 +113,7 @@ class Page:
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
         def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:
+            """The Markdown of a figure, drawn where it is first asked for; empty without figures, or where `draw` returns None."""
             if pictures is None:
                 return Markup("")
             if key not in self.figures:

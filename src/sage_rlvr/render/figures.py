@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import matplotlib
@@ -57,11 +56,13 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
         _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
         axes.set(ylabel=count or "pass@k")
         low, high = axes.get_ylim()
-        axes.set_ylim(*((0.0, high) if count else (max(0.0, low), min(1.005, high))))
+        if count:
+            axes.set_ylim(0.0, high)
+        else:
+            axes.set_ylim(max(0.0, low), min(1.005, high))
         if chance:
-            axes.fill_between(chance[0], chance[1], axes.get_ylim()[0], color=MUTED, alpha=0.12, linewidth=0, zorder=0)
-            middle = len(chance[0]) // 2
-            _name_chance(axes, (chance[0][middle], chance[1][middle]))
+            axes.fill_between(*chance, axes.get_ylim()[0], color=MUTED, alpha=0.12, linewidth=0, zorder=0)
+            _name_chance(axes, _middle(chance))
         key_above(figure, shown, list(lines))
         return saved(figure)
 
@@ -73,13 +74,8 @@ def difference(
     along the frontiers, with a dotted line at pass@1 of b at temperature 1."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.0, 2.7))
-        color = shown[pair[0]].color
-        x = found.pass1 if isinstance(found, GapCurve) else found.ks
-        axes.axhline(0, color=INK, linewidth=1.0)
-        axes.fill_between(x, found.low, found.high, color=color, alpha=0.2, linewidth=0)
-        axes.plot(x, found.difference, color=color, linewidth=1.5)
+        _draw_difference(axes, pair, found, shown[pair[0]].color)
         axes.set(xlabel="pass@1", ylabel=ylabel)
-        axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
         if not isinstance(found, GapCurve):
             _k_axis(axes, found.ks)
         elif found.home is not None and found.pass1[0] <= found.home <= found.pass1[-1]:
@@ -102,25 +98,32 @@ def verdict(
             top.plot(ks, np.asarray(mean), color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5, linewidth=1.5)
         if chance:
             top.plot(*chance, **CHANCE)
-            _name_chance(top, (chance[0][len(chance[0]) // 2], chance[1][len(chance[0]) // 2]))
-        color = shown[pair[0]].color
-        low.axhline(0, color=INK, linewidth=1.0)
-        low.fill_between(curve.ks, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
-        low.plot(curve.ks, curve.difference, color=color, linewidth=1.5)
+            _name_chance(top, _middle(chance))
+        _draw_difference(low, pair, curve, shown[pair[0]].color)
         for outcome, name, shade in (("better", "gain", GREEN), ("worse", "loss", RED)):
             _shade(low, curve, outcome, name, shade)
         _k_axis(low, curve.ks)
         top.set(ylabel="pass@k")
         low.set(ylabel="difference")
-        low.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
         key_above(figure, shown, list(lines))
         return saved(figure)
+
+
+def _draw_difference(axes: Axes, pair: tuple[str, str], found: CurveComparison | GapCurve, color: str) -> None:
+    """The line with its band over k or pass@1, the zero line, and the pair as the title."""
+    x = found.pass1 if isinstance(found, GapCurve) else found.ks
+    axes.axhline(0, color=INK, linewidth=1.0)
+    axes.fill_between(x, found.low, found.high, color=color, alpha=0.2, linewidth=0)
+    axes.plot(x, found.difference, color=color, linewidth=1.5)
+    axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
 
 
 def _shade(axes: Axes, curve: CurveComparison, outcome: str, name: str, color: str) -> None:
     """Mark every stretch of k with this outcome at the lower edge, with its name at the first."""
     ks, inside = np.array(curve.ks), np.array([one == outcome for one in curve.outcomes])
-    stretches = [part for part in np.split(np.arange(len(ks)), np.flatnonzero(np.diff(inside)) + 1) if inside[part[0]]]
+    changes = np.flatnonzero(np.diff(inside)) + 1
+    parts = np.split(np.arange(len(ks)), changes)
+    stretches = [part for part in parts if inside[part[0]]]
     for number, part in enumerate(stretches):
         first, last = ks[part[0]], ks[part[-1]]
         left, right = first / 2**0.12, last * 2**0.12
@@ -186,11 +189,17 @@ def frontier(
             _name_chance(axes, (axes.get_xlim()[0], chance))
         key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
         saved(figure)
-        home = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
-        marks = [(one.value, many.value) for one, many in arms.values()] + [p for of in (seeds or {}).values() for p in of]
-        bars = [xy for pair in arms.values() for xy in _ends(*pair)]
-        lines = [*bars, *map(_xy, chain(*curves.values()))]
-        label_points(axes, [(f"T = {p.temperature:g}", _xy(p)) for p in home], marks, lines, shown[base].color)
+        of_base = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
+        labels = [(f"T = {p.temperature:g}", _xy(p)) for p in of_base]
+        avoided, crossed = list[tuple[float, float]](), list[tuple[float, float]]()
+        for one, many in arms.values():
+            avoided.append((one.value, many.value))
+            crossed += _ends(one, many)
+        for of_seeds in (seeds or {}).values():
+            avoided += of_seeds
+        for points in curves.values():
+            crossed += [_xy(point) for point in points]
+        label_points(axes, labels, avoided, crossed, shown[base].color)
         return figure
 
 
@@ -200,7 +209,8 @@ def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], m
     logged the metric."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.2, 3.2))
-        several, drawn, thin_lines, bold_lines = max(map(len, runs.values())) > 1, [], [], []
+        several = max(map(len, runs.values())) > 1
+        drawn, thin_lines, bold_lines = [], [], []
         for name, seeds in runs.items():
             found = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
             if not found:
@@ -214,7 +224,8 @@ def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], m
                 axes.plot(steps[::stride], thin[::stride], color=shown[name].color, linewidth=0.7, alpha=0.3)
                 thin_lines.append(thin)
             seen = np.isfinite(table)
-            total, count = np.where(seen, table, 0.0).sum(axis=0), seen.sum(axis=0)
+            count = seen.sum(axis=0)
+            total = np.where(seen, table, 0.0).sum(axis=0)
             mean = np.divide(total, count, out=np.full(table.shape[1], np.nan), where=count > 0)
             bold_lines.append(moving_mean(mean, width))
             axes.plot(steps, bold_lines[-1], color=shown[name].color, linestyle=shown[name].dash)
@@ -232,7 +243,8 @@ def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], m
 def moving_mean(values: ArrayLike, width: int) -> Floats:
     """Centered mean over `width` neighbors (S,), shorter at the ends; NaN entries are left out."""
     raw = np.asarray(values, dtype=float)
-    kernel, seen = np.ones(max(1, min(width, len(raw)))), np.isfinite(raw)
+    seen = np.isfinite(raw)
+    kernel = np.ones(max(1, min(width, len(raw))))
     total = np.convolve(np.where(seen, raw, 0.0), kernel, "same")[: len(raw)]
     count = np.convolve(seen.astype(float), kernel, "same")[: len(raw)]
     return np.divide(total, count, out=np.full(len(raw), np.nan), where=count > 0)
@@ -281,12 +293,12 @@ def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: st
         classes = list(next(iter(found.values())))
         figure, axes = canvas((5.2, 0.09 * len(classes) * len(found) + 0.22 * len(classes) + 1.6))
         height = 0.72 / len(found)
-        for i, (name, mine) in enumerate(found.items()):
+        for i, (name, of_arm) in enumerate(found.items()):
+            look, offset = shown[name], (i - (len(found) - 1) / 2) * height
             for row, key in enumerate(classes):
                 axes.errorbar(
-                    mine[key].value, row + (i - (len(found) - 1) / 2) * height, xerr=_bars(mine[key]), linewidth=1.0,
-                    color=shown[name].color, marker=shown[name].marker, markersize=5, markeredgecolor="white",
-                    markeredgewidth=0.5,
+                    of_arm[key].value, row + offset, xerr=_bars(of_arm[key]), linewidth=1.0, color=look.color, marker=look.marker,
+                    markersize=5, markeredgecolor="white", markeredgewidth=0.5,
                 )  # fmt: skip
         for row in range(len(classes) - 1):
             axes.axhline(row + 0.5, color=MUTED, linewidth=0.4, alpha=0.5)
@@ -317,8 +329,10 @@ def learning(
             look, steps = shown[name], [0, *(point[0] for point in points)]
             for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
                 found = [point[i] for point in points]
-                axes.plot(steps, [base[i - 1], *(one.value for one in found)], color=look.color, linestyle=style,
-                    marker=look.marker, markersize=5, linewidth=1.4)  # fmt: skip
+                values = [base[i - 1], *(one.value for one in found)]
+                axes.plot(
+                    steps, values, color=look.color, linestyle=style, marker=look.marker, markersize=5, linewidth=1.4
+                )  # fmt: skip
                 if style == "-":
                     low, high = [one.low for one in found], [one.high for one in found]
                     axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
@@ -394,6 +408,12 @@ def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
     axes.set_ylim(low, high)
 
 
+def _middle(line: Line) -> tuple[float, float]:
+    """The point in the middle of a line over k."""
+    ks, values = line
+    return ks[len(ks) // 2], values[len(ks) // 2]
+
+
 def _name_chance(axes: Axes, at: tuple[float, float]) -> None:
     axes.annotate("chance", at, (4, -3), textcoords="offset points", va="top", color=MUTED, fontsize=9)
 
@@ -423,8 +443,12 @@ def _bars(interval: Interval) -> Any:
 
 def _ends(one: Interval, many: Interval) -> list[tuple[float, float]]:
     """Places along the bars of a cross."""
-    across = [(x, many.value) for x in np.linspace(one.low, one.high, 9)] if np.isfinite(one.width) else []
-    return across + ([(one.value, y) for y in np.linspace(many.low, many.high, 5)] if np.isfinite(many.width) else [])
+    places = []
+    if np.isfinite(one.width):
+        places += [(x, many.value) for x in np.linspace(one.low, one.high, 9)]
+    if np.isfinite(many.width):
+        places += [(one.value, y) for y in np.linspace(many.low, many.high, 5)]
+    return places
 
 
 def _xy(point: FrontierPoint) -> tuple[float, float]:

@@ -11,7 +11,7 @@ Both are compared with a candidate by `compare_hull`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -99,12 +99,18 @@ def _points(rivals: Sequence[Lines]) -> list[_Point]:
     found = []
     for i, lines in enumerate(rivals):
         by_seed = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
-        if not by_seed:
-            continue
-        for t in sorted(set.intersection(*map(set, by_seed))):
+        for t in shared_temperatures(by_seed):
             scores = np.array([of_seed[t] for of_seed in by_seed])
             found.append(_Point(rival=i, temperature=t, seeds=scores))
     return found
+
+
+def shared_temperatures(by_seed: Sequence[Iterable[float]]) -> list[float]:
+    """The temperatures at which all seeds of a rival were evaluated, coldest first; [] without seeds."""
+    if not by_seed:
+        return []
+    first, *others = [{float(t) for t in temperatures} for temperatures in by_seed]
+    return sorted(first.intersection(*others))
 
 
 def on_hull(pass1: float, rivals: Sequence[Lines]) -> HullMixture | None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.frontier import RightCounts
-from sage_rlvr.stats.hull import TINY, AboveHull, Halves, HullMixture, best_line, shares
+from sage_rlvr.stats.hull import TINY, AboveHull, Halves, HullMixture, best_line, shared_temperatures, shares
 from sage_rlvr.stats.intervals import SEED, least_seen
 from sage_rlvr.stats.passk import Floats, check_probabilities, curve, exact_pass_at_k, pass_at_all_k, pass_at_k
 
@@ -54,7 +54,8 @@ def best_mixture(ps: ArrayLike, pass1: float, k: int) -> Mixture:
 def climb(cells: Floats, ones: Floats, pass1: float, k: int) -> Mixture:
     """`best_mixture` of policies with probabilities `cells` (J, M) and pass@1 `ones` (J,)."""
     weights, _, price = best_line(pass1, ones, np.array([_passk(one, k) for one in cells]))
-    height, active, slack = _passk(weights @ cells, k), weights > 0, np.inf  # at least that of the line: pass@k is concave
+    height = _passk(weights @ cells, k)  # at least that of the line: pass@k is concave
+    active, slack = weights > 0, np.inf
     for _ in range(ROUNDS):
         slopes = k * (cells @ (1 - weights @ cells) ** (k - 1)) / cells.shape[1]
         # pass@k is concave: no weights lie above its tangent, whose best weights are those of two points
@@ -67,7 +68,8 @@ def climb(cells: Floats, ones: Floats, pass1: float, k: int) -> Mixture:
         found[active] = _best_of(cells[active], ones[active], weights[active], pass1, k)
         if _passk(found @ cells, k) <= height:  # the solver stopped short
             found = _on_the_way(cells, weights, toward, k)
-        if (reached := _passk(found @ cells, k)) <= height:
+        reached = _passk(found @ cells, k)
+        if reached <= height:
             break
         weights, height = found, reached
     return Mixture(weights=weights, height=height, price=price, slack=slack)
@@ -94,8 +96,9 @@ def _best_of(cells: Floats, ones: Floats, start: Floats, pass1: float, k: int) -
     weights = np.where(found > 1e-9, found, 0.0)
     weights = weights / weights.sum() if weights.sum() > 0 else start
     best = int(ones.argmax())
-    if (short := pass1 - float(ones @ weights)) > 0 and ones[best] >= pass1:  # the solver's tolerance
-        part = min(1.0, short / (ones[best] - float(ones @ weights)))
+    reached = float(ones @ weights)
+    if reached < pass1 <= ones[best]:  # the solver's tolerance
+        part = min(1.0, (pass1 - reached) / (ones[best] - reached))
         weights = (1 - part) * weights
         weights[best] += part
     return weights
@@ -115,10 +118,10 @@ def _policies(rivals: Sequence[Sequence[Table]]) -> tuple[list[tuple[int, float]
     """(rival, temperature) of every policy and their probabilities (J, S, N); temperatures at which all seeds were evaluated."""
     names, rows = [], []
     for i, tables in enumerate(rivals):
-        for t in sorted(set.intersection(*(set(map(float, table)) for table in tables))) if tables else ():
+        for t in shared_temperatures(tables):
             names.append((i, t))
             rows.append([np.asarray(table[t], dtype=float) for table in tables])
-    sizes = {len(row) for one in rows for row in one}
+    sizes = {len(of_seed) for row in rows for of_seed in row}
     if len(sizes) > 1:
         raise DataError("the policies were evaluated on different numbers of problems; evaluate all on the same ones.")
     return names, np.array(rows)
@@ -157,19 +160,24 @@ def above_mixtures(
     best = best_mixture(ps, float(own.mean()), k)
     near = _near(best.weights)
     single = np.stack([ps.mean(axis=2), (1 - (1 - ps) ** k).mean(axis=2)], axis=2)
-    seeds = [np.stack([near @ one.mean(axis=1), (1 - (1 - near @ one) ** k).mean(axis=1)], axis=1) for one in np.moveaxis(ps, 1, 0)]
+    mixed = []  # of each seed pass@1 and pass@k (M, 2)
+    for of_seed in np.moveaxis(ps, 1, 0):
+        passk = (1 - (1 - near @ of_seed) ** k).mean(axis=1)
+        mixed.append(np.stack([near @ of_seed.mean(axis=1), passk], axis=1))
     return AboveHull(
         place=_place(best, names),
         pass1=tuple(mine[:, 0].tolist()),
         arm=tuple(mine[:, 1].tolist()),
         ahead=mine - single,
-        mixed=mine - np.stack(seeds, axis=1),
+        mixed=mine - np.stack(mixed, axis=1),
     )
 
 
 def _near(weights: Floats, ways: Sequence[float] = NEAR) -> Floats:
     """These weights (J,) and mixtures between them and each policy, (1 + J len(ways), J)."""
-    return np.concatenate([weights[None], *((1 - way) * weights + way * np.eye(len(weights)) for way in ways)])
+    policies = np.eye(len(weights))
+    between = [(1 - way) * weights + way * policies for way in ways]
+    return np.concatenate([weights[None], *between])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -187,9 +195,11 @@ def mixture_pass_at_k(n: Sequence[int], right: ArrayLike, weights: ArrayLike, k:
     if counts.shape[0] != len(w) or len(n) != len(w) or not np.isclose(w.sum(), 1) or (w < 0).any():
         raise DataError(f"weights {w.tolist()} of {len(counts)} policies: give one of at least 0 to each, with sum 1.")
     used = [(size, row) for size, row, weight in zip(n, counts, w, strict=True) if weight > 0]
-    if few := [size for size, _ in used if size < k]:
+    few = [size for size, _ in used if size < k]
+    if few:
         raise DataError(f"k = {k} with {few[0]} samples of a policy: pass@k of a mixture needs k samples of each; use a smaller k.")
-    return np.asarray(_mixed(np.stack([_misses(size, row, k) for size, row in used]), w[None, w > 0], k)[0])
+    misses = np.stack([_misses(size, row, k) for size, row in used])
+    return _mixture(misses, w[w > 0], k)
 
 
 def _misses(n: int, right: ArrayLike, k: int) -> Floats:
@@ -210,18 +220,22 @@ def _mixture(misses: Floats, weights: Floats, k: int) -> Floats:
     if len(weights) == 1:
         return np.asarray(1 - before[k])
     for own, weight, total in zip(misses[1:-1], weights[1:-1], totals[1:-1], strict=True):
-        law, after = _binomials(k, weight / total), np.zeros_like(before)
+        law = _binomials(k, weight / total)
+        after = np.zeros_like(before)
         for m in range(k + 1):  # m completions of this policy, the others of the earlier ones; after[m]: all m fail
             after[m:] += law[m:, m, None] * own[m] * before[: k + 1 - m]
         before = after
-    return np.asarray(1 - _binomials(k, weights[-1] / totals[-1])[k] @ (misses[-1] * before[::-1]))
+    law = _binomials(k, weights[-1] / totals[-1])[k]  # of the last policy's completions among all k
+    return np.asarray(1 - law @ (misses[-1] * before[::-1]))
 
 
 def _binomials(k: int, share: float) -> Floats:
     """(k + 1, k + 1): row m has the probability of j among m draws."""
     m, p = np.arange(k + 1), min(1.0, share)
-    rest, factorials = np.maximum(m[:, None] - m, 0), scipy.special.gammaln(m + 1.0)
-    logs = factorials[:, None] - factorials - factorials[rest] + scipy.special.xlogy(m, p) + scipy.special.xlog1py(rest, -p)
+    rest = np.maximum(m[:, None] - m, 0)
+    factorials = scipy.special.gammaln(m + 1.0)
+    ways = factorials[:, None] - factorials - factorials[rest]
+    logs = ways + scipy.special.xlogy(m, p) + scipy.special.xlog1py(rest, -p)
     return np.where(m <= m[:, None], np.exp(logs), 0.0)
 
 
@@ -310,7 +324,7 @@ def _rivals(
     for i, tables in enumerate(rivals):
         if len(tables) not in (1, seeds):
             raise DataError(f"rival {i} has {len(tables)} training seeds, the arm {seeds}; give as many, or one table.")
-        for t in sorted(set.intersection(*(set(map(float, table)) for table in tables))):
+        for t in shared_temperatures(tables):
             n, right = zip(*(table[t] for table in tables), strict=True)
             found.append(_Rival(rival=i, temperature=t, n=n, right=np.stack(right)))
     if guesser is not None and found:
@@ -349,12 +363,15 @@ def _held_out(policies: Sequence[_Rival], own: Floats, k: int) -> Halves | None:
     for _ in range(WAYS):
         halves = list(zip(*(one.halves(rng) for one in once), strict=True))
         for choosing, judging in (halves, halves[::-1]):
-            near = np.concatenate([np.eye(len(once)), _near(_best_of_policies(choosing, pass1, k).weights, HALFWAY)])
-            by, judged = (_of_mixtures(some, near, k, seeds) for some in (choosing, judging))
-            leads = own[None] - judged
-            by, leads = (by.mean(axis=2), leads[:, 0] if seeds == 1 else leads.mean(axis=2))
+            best = _best_of_policies(choosing, pass1, k)
+            near = np.concatenate([np.eye(len(once)), _near(best.weights, HALFWAY)])
+            by = _of_mixtures(choosing, near, k, seeds).mean(axis=2)
+            leads = own[None] - _of_mixtures(judging, near, k, seeds)
             if seeds == 1:
+                leads = leads[:, 0]
                 by = np.broadcast_to(by, leads.shape)
+            else:
+                leads = leads.mean(axis=2)
             if trained:
                 by = np.concatenate([by, others])
                 leads = np.concatenate([leads, own.mean(axis=1) - whole])
@@ -383,12 +400,14 @@ def _shared_noise(policies: Sequence[_Rival], weights: Floats, k: int) -> Floats
     for i in sampled:
         n = policies[i].n[0]
         counts = np.arange(n + 1)
-        alone, law = _misses(n, counts, k).T, scipy.stats.binom.pmf(counts[:, None], n, ps[i])  # (n + 1, k + 1), (n + 1, N)
+        alone = _misses(n, counts, k).T  # (n + 1, k + 1)
+        law = scipy.stats.binom.pmf(counts[:, None], n, ps[i])  # (n + 1, N)
         for row, weight in enumerate(weights):
             if weight[i] <= 0:
                 continue
-            fails = 1 - np.clip((weight @ ps - weight[i] * ps[i]) / max(1 - weight[i], TINY), 0, 1)
-            many = 1 - alone @ (_binomials(k, weight[i])[k][:, None] * fails ** (k - m)[:, None])
+            others = (weight @ ps - weight[i] * ps[i]) / max(1 - weight[i], TINY)
+            fails = (1 - np.clip(others, 0, 1)) ** (k - m)[:, None]
+            many = 1 - alone @ (_binomials(k, weight[i])[k][:, None] * fails)
             both = np.stack([np.broadcast_to(weight[i] * counts[:, None] / n, many.shape), many])
             both = both - (law * both).sum(axis=1, keepdims=True)
             found[row] += np.einsum("cp,acp,bcp->ab", law, both, both) / ps.shape[1] ** 2
@@ -397,4 +416,5 @@ def _shared_noise(policies: Sequence[_Rival], weights: Floats, k: int) -> Floats
 
 def _scores(n: int, right: ArrayLike, k: int) -> Floats:
     """Unbiased pass@1 and pass@k (N, 2)."""
-    return np.stack([np.atleast_1d(np.asarray(pass_at_k(n, right, tries), dtype=float)) for tries in (1, k)], axis=1)
+    scores = [np.asarray(pass_at_k(n, right, tries), dtype=float) for tries in (1, k)]
+    return np.stack([np.atleast_1d(score) for score in scores], axis=1)

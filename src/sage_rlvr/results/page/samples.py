@@ -189,11 +189,13 @@ def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> Samp
     distinct = [
         expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
     ]
-    worded = right.any() and ((own := known_task(task)) is None or own.token_classes is None)
+    own = known_task(task)
+    worded = right.any() and (own is None or own.token_classes is None)
+    text = f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
+    if guides:
+        text += f", q of {', '.join(guides)}"
     return SampleSet(
-        arm=arm, policy=arm, seed=row.seed, task=task, n=n,
-        law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
-        + (f", q of {', '.join(guides)}" if guides else ""),
+        arm=arm, policy=arm, seed=row.seed, task=task, n=n, law=text,
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
         scored=scored[0].split()[0] if known else None,
         perplexities=perplexities(_of_policy(rows)) if known else None,
@@ -293,18 +295,21 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:
-            own = slice(None) if s.turns is None else own_of(s.turns)
-            odds = None if s.base_logps is None else perplexities([np.asarray(s.base_logps)[own]])
             row: dict[str, Any] = {
                 "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
                 "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
-                "a": _answer(s),
-                "l": _cut_at(s, one.limit),
-                "k": None if tokens is None else [place("spellings", text) for text in tokens],
-                "e": None if tokens is None else _numbers(s.entropies), "q": None if tokens is None else _numbers(s.q),
-                "m": 1 if tokens is None and (s.entropies is not None or s.q is not None) else None,
-                "u": _turns(s), "b": None if odds is None else _number(min(float(odds[0]), 1e9)),
+                "a": _answer(s), "l": _cut_at(s, one.limit),
             }  # fmt: skip
+            if tokens is not None:
+                row["k"] = [place("spellings", text) for text in tokens]
+                row["e"], row["q"] = _numbers(s.entropies), _numbers(s.q)
+            elif s.entropies is not None or s.q is not None:
+                row["m"] = 1
+            row["u"] = _turns(s)
+            if s.base_logps is not None:
+                own = slice(None) if s.turns is None else own_of(s.turns)
+                (perplexity,) = perplexities([np.asarray(s.base_logps)[own]])
+                row["b"] = _number(min(float(perplexity), 1e9))
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [
         {
