@@ -132,8 +132,7 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("decoding.preset is missing: set the decoding settings, for example preset='paper'")
     for name, (spelled, off, in_range) in _NUMBERS.items():
         value = off if settings.get(name) is None else settings[name]
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not in_range(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not in_range(value):
             raise ConfigError(f"decoding.{name} = {value!r}: must be a finite number in its range")
         settings[name] = spelled(value)
     try:

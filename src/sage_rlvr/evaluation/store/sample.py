@@ -182,4 +182,4 @@ def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
 
 def is_integer(value: Any, end: int) -> bool:
     """Whether it is a whole number in [0, end); True and False are none."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < end
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value < end)
