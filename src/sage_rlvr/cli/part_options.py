@@ -186,7 +186,7 @@ def extras_by_kind() -> dict[str, dict[str, str]]:
     """Kind of extra ("token_weight") -> its extras: name -> the first sentence. A function that makes extras is in no kind."""
     kinds: dict[str, dict[str, str]] = {}
     for name, part in EXTRAS.items():
-        kind = extras.kind_of(part) if inspect.isclass(part) else None
+        kind = extras.declared_kind(part) if inspect.isclass(part) else None
         if kind is not None:
             kinds.setdefault(in_snake_case(kind.__name__), {})[name] = first_sentence(part)
     return kinds
