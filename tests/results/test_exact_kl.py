@@ -14,7 +14,7 @@ from sage_rlvr.evaluation.kl import Side, TokenKl
 from sage_rlvr.results import Metric, Results, Row, compare
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.design import Arm, Design, Question
-from sage_rlvr.results.exact_kl import base_of
+from sage_rlvr.results.exact_kl import base_of, notes_on_bases
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement
 from sage_rlvr.results.sentences import sentence
 from sage_rlvr.verifiers.reasons import Reasons
@@ -95,3 +95,12 @@ def test_the_base_of_exact_kls_is_the_only_one_or_the_one_that_was_sampled() -> 
     object.__setattr__(both, "kls", {"sft": kl(0.1), "other": kl(0.2)})
     assert base_of(Measurements((both,))) is None
     assert base_of(Measurements((both, measured("base", 0, LOW, None, identity={"revision": "other"})))) == "other"
+
+
+def test_exact_kls_to_several_bases_of_which_none_was_sampled_are_told() -> None:
+    both = measured("c", 0, LOW, None)
+    object.__setattr__(both, "kls", {"sft": kl(0.1), "other": kl(0.2)})
+    (note,) = notes_on_bases(Measurements((both,)))
+    assert "several bases (other, sft)" in note and "none is compared" in note
+    assert not notes_on_bases(Measurements((measured("a", 0, LOW, 0.01),)))
+    assert not notes_on_bases(Measurements((both, measured("base", 0, LOW, None, identity={"revision": "other"}))))

@@ -39,4 +39,16 @@ def base_of(table: SampledRows) -> str | None:
     return known.pop() if len(known) == 1 else None
 
 
-__all__ = ["Kls", "base_of", "exact_kls", "exact_kls_of_main"]
+def notes_on_bases(table: SampledRows) -> list[str]:
+    """A sentence where the exact KLs are to several bases and `base_of` finds none, so that none of them is compared."""
+    known = sorted({revision for row in table.rows for revision in row.kls})
+    if len(known) < 2 or base_of(table) is not None:
+        return []
+    bases = ", ".join(revision[:12] for revision in known)
+    return [
+        f"The exact KLs are to several bases ({bases}), so none is compared: compare the evaluations with KLs to one base "
+        "apart, or add the samples of the base that is meant."
+    ]
+
+
+__all__ = ["Kls", "base_of", "exact_kls", "exact_kls_of_main", "notes_on_bases"]

@@ -21,6 +21,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import Identity
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.discover import Sources, gather
+from sage_rlvr.results.exact_kl import notes_on_bases
 from sage_rlvr.results.measurements import Measurement, Measurements, SampledMeasurement, exact_rows
 from sage_rlvr.results.pairs import notes_of_pairs
 from sage_rlvr.results.readers import Choice
@@ -77,12 +78,13 @@ class Results:
         if k is None:
             k = K if found.records else min([K, *(one.n for one in sampled)])
         table: Measurements[Measurement] = Measurements((*exact_rows(found.records, found.design, k), *sampled))
+        notes = [*found.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(found.design, table.exact())]
         return cls(
             design=found.design, table=table, records=found.records, runs=found.runs, given=found.given,
             chances=_chances(found, sampled), starts=_starts(found, sampled), k=k,
             samples=samples, stored=found.stored, stored_in=found.stored_in,
             failed=_failed(sampled) if found.stored is None else list(found.stored.get("failed", ())),
-            notes=list(dict.fromkeys([*found.notes, *notes, *notes_of_pairs(found.design, table.exact())])), sources=words,
+            notes=list(dict.fromkeys(notes)), sources=words,
         )  # fmt: skip
 
     def believed(self) -> AbstractContextManager[None]:
