@@ -21,7 +21,7 @@ _guard = threading.RLock()  # reentrant: a finalizer may close a connection whil
 _open: Counter[tuple[int, int]] = Counter()  # (device, inode) -> connections of this process
 
 
-class _Counted(sqlite3.Connection):
+class CountedConnection(sqlite3.Connection):
     """A connection that is in `_open` until it is closed."""
 
     file: tuple[int, int] | None = None
@@ -48,7 +48,7 @@ def connect(file: Path, patience_s: float) -> sqlite3.Connection:
         fixed = not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists()
         address = f"{file.resolve().as_uri()}?{'immutable=1' if fixed else 'mode=rw'}"
         db = sqlite3.connect(
-            address, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=_Counted
+            address, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=CountedConnection
         )
         db.file = key
         _open.update([key])
