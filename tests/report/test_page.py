@@ -242,7 +242,7 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
 def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -> None:
     alone = Results.read(folders / "sweep")
     both = Results.read(folders / "sweep", folders / "stores" / "SAGE-sums-T1-s0", folders / "stores" / "base-sums-T1-s0")
-    assert both.design.arms[:-1] == alone.design.arms and both.design.control == "GRPO" and both.design.beside == ("SAGE",)
+    assert both.design.arms[:-1] == alone.design.arms and both.design.control == "GRPO" and both.design.extra_arms == ("SAGE",)
     rows = compare(both)
     asked = [row for row in rows if row.family == "primary"]
     assert asked == [row for row in compare(alone) if row.family == "primary"]

@@ -34,8 +34,8 @@ def always_allowed(base: ExactMeasurements, record: Record | None) -> dict[str, 
     """The base at its temperatures, and a guesser, uniform over the answers of a problem, where the task can count them. base:
     empty without an exact record of the base."""
     guesses = guesses_of(chance_of_tree(record.meta.get(KEY))) if record is not None else None
-    found: dict[str, Table] = {row.arm: base.p for row in base.rows[:1]}
-    return found | ({} if guesses is None else {GUESSER: {REFERENCE: guesses}})
+    tables: dict[str, Table] = {row.arm: base.p for row in base.rows[:1]}
+    return tables | ({} if guesses is None else {GUESSER: {REFERENCE: guesses}})
 
 
 def guesses_of(chance: Chance | None) -> tuple[float, ...] | None:
@@ -92,14 +92,14 @@ def headroom(
     metrics = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.temperature == REFERENCE]
     rows = []
     for name, envelope, metric in product(design.candidates, design.baselines, metrics):
-        found = above(arms, name, envelope, metric, allowed)
-        if found is None:
+        gap = above(arms, name, envelope, metric, allowed)
+        if gap is None:
             continue
-        own, rival, pass1 = float(np.mean(found.arm)), found.place.height, float(np.mean(found.pass1))
+        own, rival, pass1 = float(np.mean(gap.arm)), gap.place.height, float(np.mean(gap.pass1))
         top, passes = _at(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
-            rival=_mixed((*envelope.arms, *allowed), found.place.best),
+            rival=_mixed((*envelope.arms, *allowed), gap.place.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
             power=_of_power(base, record, metric, pass1) if passes else None,
@@ -127,18 +127,18 @@ def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     """The best mixture of one arm's temperatures at this pass@1, mean over seeds; None outside."""
     runs = list(arm.runs.values())
     if metric.at == "hull":
-        found = on_hull(pass1, [[run.line(metric.name) for run in runs]])
+        best = on_hull(pass1, [[run.line(metric.name) for run in runs]])
     else:
-        found = on_mixtures(pass1, [[run.p for run in runs]], metric.k or 0)
-    return None if found is None else found.height
+        best = on_mixtures(pass1, [[run.p for run in runs]], metric.k or 0)
+    return None if best is None else best.height
 
 
 def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
     """pass@k of the base tempered over whole completions, at this pass@1."""
     if record is None or not record.norms:
         return None
-    found = on_mixtures(pass1, [[power_table(base.logps, record.norms)]], metric.k or 0)
-    return None if found is None else found.height
+    best = on_mixtures(pass1, [[power_table(base.logps, record.norms)]], metric.k or 0)
+    return None if best is None else best.height
 
 
 __all__ = ["ABOVE", "GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]

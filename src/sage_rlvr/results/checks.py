@@ -33,9 +33,9 @@ def paper_gains(design: Design, arms: Arms) -> list[dict[str, Any]] | None:
             continue
         one, two = (side.only(seeds).passes(tuple(PAPER_GAINS)) for side in (left, right))
         for j, (k, gain) in enumerate(PAPER_GAINS.items()):
-            found = paired_seeds(one[..., j], two[..., j])
+            comparison = paired_seeds(one[..., j], two[..., j])
             row = {"a": arm.name, "b": arm.plain, "metric": asdict(Metric(k=k, temperature=temperature)), "gain": gain}
-            out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
+            out.append(row | {"difference": asdict(comparison.difference), "excluded": excludes(comparison, gain)})
     return out or None
 
 
@@ -51,16 +51,16 @@ def relabelled(control: ExactMeasurements, k: int, chance: Chance | None) -> dic
     comparisons of the first split.
 
     Paired in order of seed; each comparison has level 0.95 without correction, so 5 % of the splits may differ by chance."""
-    have, found = control.seeds, control.where(temperature=REFERENCE).scores()
-    if len(have) < 2 * FEWEST_SEEDS or found is None:
+    have, scores = control.seeds, control.where(temperature=REFERENCE).scores()
+    if len(have) < 2 * FEWEST_SEEDS or scores is None:
         return {"splits": 0, "have": len(have)}
     splits = halves(have)
     out: dict[str, Any] = {"splits": len(splits), "have": len(have), "tied": {}, "first": []}
     for n in (1, k):
-        made = against_itself(dict(zip(have, found.only(have).passes([n])[..., 0], strict=True)))
+        made = against_itself(dict(zip(have, scores.only(have).passes([n])[..., 0], strict=True)))
         out["tied"][f"pass@{n}"] = sum(c.outcome == "tied" for c in made)
         names = [
-            f"{found.arm} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
+            f"{scores.arm} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
         first = Row(a=names[0], b=names[1], metric=Metric(k=n), comparison=made[0])
         out["first"].append(row_tree(beside_chance(first, chance, {})))

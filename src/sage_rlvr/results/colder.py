@@ -70,19 +70,19 @@ class Beside:
 
 def sharpened(rows: Sequence[Row], results: Results) -> str:
     """Whether the arms do more than their base at a lower temperature; "" where the base was sampled at one temperature."""
-    found = beside(rows, results)
-    return QUESTION.format(home=_homes(found), arms="; ".join(one.text for one in found)) if found else ""
+    findings = beside(rows, results)
+    return QUESTION.format(home=_homes(findings), arms="; ".join(one.text for one in findings)) if findings else ""
 
 
 def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     """The same in two parts: the findings with their arms, and the numbers of each arm."""
-    found = beside(rows, results)
-    if not found:
+    findings = beside(rows, results)
+    if not findings:
         return "", ""
-    by_finding = grouped(found, lambda one: WORDS[one.finding].format(ks=", ".join(map(str, one.ks)), home=one.home))
+    by_finding = grouped(findings, lambda one: WORDS[one.finding].format(ks=", ".join(map(str, one.ks)), home=one.home))
     arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
-    numbers = NEAREST.format(home=_homes(found), arms="; ".join(one.numbers for one in found))
-    return QUESTION.format(home=_homes(found), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
+    numbers = NEAREST.format(home=_homes(findings), arms="; ".join(one.numbers for one in findings))
+    return QUESTION.format(home=_homes(findings), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
 
 
 def beside(rows: Sequence[Row], results: Results) -> list[Beside]:
@@ -91,8 +91,8 @@ def beside(rows: Sequence[Row], results: Results) -> list[Beside]:
     return [_beside(some, results) for some in apart.values()]
 
 
-def _homes(found: Sequence[Beside]) -> str:
-    return ", ".join(dict.fromkeys(one.home for one in found))
+def _homes(findings: Sequence[Beside]) -> str:
+    return ", ".join(dict.fromkeys(one.home for one in findings))
 
 
 def _beside(rows: Sequence[Row], results: Results) -> Beside:
@@ -124,9 +124,9 @@ def _home(row: Row) -> str:
 
 def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, float]]:
     """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
-    found, pass1 = _of_samples(results, row) if results.stored is None else _of_summary(results.stored, row)
-    nearest = min(found, key=lambda t: abs(found[t][1] - pass1))
-    return nearest, found[nearest]
+    curves, pass1 = _of_samples(results, row) if results.stored is None else _of_summary(results.stored, row)
+    nearest = min(curves, key=lambda t: abs(curves[t][1] - pass1))
+    return nearest, curves[nearest]
 
 
 ColderCurves = dict[float, dict[int | None, float]]
@@ -136,21 +136,21 @@ ColderCurves = dict[float, dict[int | None, float]]
 def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[ColderCurves, float]:
     """The base at its temperatures, and the arm's pass@1 at the reference temperature."""
     here = [one for one in summary["sampled"] if one["task"] == row.task]
-    found: ColderCurves = {
+    curves: ColderCurves = {
         one["temperature"]: {int(k): float(value["value"]) for k, value in one["pass"].items()}
         for one in here if one["policy"] == _home(row)
     }  # fmt: skip
     own = {one["temperature"]: one for one in here if one["policy"] == row.a}  # the arm may have colder samples too
-    return found, float(own[REFERENCE]["pass"]["1"]["value"])
+    return curves, float(own[REFERENCE]["pass"]["1"]["value"])
 
 
 def _of_samples(results: Results, row: Row) -> tuple[ColderCurves, float]:
-    found: ColderCurves = {}
+    curves: ColderCurves = {}
     here = results.table.where(task=row.task)
     base = here.where(arm=_home(row))
     for t in base.temperatures:
         scores = base.where(temperature=t).scores()
         if scores is not None and scores.n is not None:
             ks = powers(scores.n)
-            found[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
-    return found, float(here.only_scores(row.a, row.task).passes([1]).mean())
+            curves[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
+    return curves, float(here.only_scores(row.a, row.task).passes([1]).mean())

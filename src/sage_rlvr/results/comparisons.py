@@ -140,7 +140,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         temperature = only if row.task else REFERENCE
         if row.task in main and row.metric == Metric(k=row.metric.k, temperature=temperature):
             plain.append(row)
-    controls = [row for row in plain if row.why in CONTROLS and row.a not in design.beside]
+    controls = [row for row in plain if row.why in CONTROLS and row.a not in design.extra_arms]
     return controls or [row for row in plain if row.why == "base"]
 
 
@@ -508,10 +508,10 @@ def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envel
 
 def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.Counts]]:
     """Training seed -> temperature -> (n, right samples (N,))."""
-    found: dict[int, dict[float, frontiers.Counts]] = {}
+    tables: dict[int, dict[float, frontiers.Counts]] = {}
     for row in arm.rows:
-        found.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
-    return found
+        tables.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
+    return tables
 
 
 def _of_counts(

@@ -70,10 +70,10 @@ class Envelope:
 @dataclass(frozen=True, kw_only=True)
 class Design:
     """arms: in order, without the base. base: the initial policy of all arms, None without an evaluation. control: the arm that
-    others are compared with. every: whether all pairs of arms are compared (arms passed as separate paths). beside: further arms,
-    passed together with the folder. baselines: sets of baselines for every candidate; oracle: the arm trained on right answers, for
-    the headroom. discarded: candidates that were not run; they count in the correction of the primary family. facts: the other
-    contents of design.json."""
+    others are compared with. every: whether all pairs of arms are compared (arms passed as separate paths). extra_arms: further
+    arms, passed together with the folder. baselines: sets of baselines for every candidate; oracle: the arm trained on right
+    answers, for the headroom. discarded: candidates that were not run; they count in the correction of the primary family. facts:
+    the other contents of design.json."""
 
     arms: tuple[Arm, ...]
     base: str | None = None
@@ -83,7 +83,7 @@ class Design:
     notes: str = ""
     questions: tuple[Question, ...] = ()
     every: bool = False
-    beside: tuple[str, ...] = ()
+    extra_arms: tuple[str, ...] = ()
     baselines: tuple[Envelope, ...] = ()
     oracle: str | None = None
     discarded: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ class Design:
 
     def ks(self, most: int) -> list[int]:
         """The ks at which samples are compared: 1, the largest, and those of the questions."""
-        asked = {q.metric.k for q in self.questions if (q.metric.name, q.metric.at) == ("pass", "temperature")}
-        return sorted({1, most} | {k for k in asked if k is not None and k < most})
+        of_questions = {q.metric.k for q in self.questions if (q.metric.name, q.metric.at) == ("pass", "temperature")}
+        return sorted({1, most} | {k for k in of_questions if k is not None and k < most})
 
     def arm(self, name: str) -> Arm | None:
         """The arm of that name or key."""
@@ -111,19 +111,19 @@ class Design:
 
     def called(self, name: str) -> str:
         """The printed name of an arm that is given by name or key; other strings are returned unchanged."""
-        found = self.arm(name)
-        return found.name if found else name
+        arm = self.arm(name)
+        return arm.name if arm else name
 
     def pairs(self) -> list[tuple[str, str, Why]]:
         """(arm, comparator, reason), each pair once, with those of the questions. Added controls are only comparators: further
         comparisons of them would only weaken the correction for the others."""
-        found: dict[tuple[str, str], Why] = {}
+        reasons: dict[tuple[str, str], Why] = {}
         for i, arm in enumerate(self.arms):
             rivals: list[tuple[str | None, Why]] = [(self.control, "control"), (arm.plain, "plain"), (arm.placebo, "placebo")]
             rivals += [(None if arm.guided else arm.no_kl, "no_kl")]
             rivals += [(other.name, "pair") for other in self.arms[:i] if self.every]
-            rivals += [(asked.name, "pair") for q in self.questions if self.arm(q.a) is arm and (asked := self.arm(q.b))]
+            rivals += [(comparator.name, "pair") for q in self.questions if self.arm(q.a) is arm and (comparator := self.arm(q.b))]
             for rival, why in rivals:
-                if rival and rival != arm.name and not arm.why and (rival, arm.name) not in found:
-                    found.setdefault((arm.name, rival), why)
-        return [(a, b, why) for (a, b), why in found.items()]
+                if rival and rival != arm.name and not arm.why and (rival, arm.name) not in reasons:
+                    reasons.setdefault((arm.name, rival), why)
+        return [(a, b, why) for (a, b), why in reasons.items()]

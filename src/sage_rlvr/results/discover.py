@@ -43,7 +43,7 @@ class Sources:
 
 def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Sources:
     """Sort all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
-    found = _Found(split, apart, choice)
+    builder = _Found(split, apart, choice)
     given: set[str] = set()
     for item in items:
         whole = Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz"))
@@ -55,13 +55,13 @@ def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choi
         words = [paths] if whole else paths.split(",")
         for index, word in enumerate(words):
             if (rows := rows_in(word)) is not None:
-                found.rows(*rows, name=name, index=index if len(words) > 1 else None)
+                builder.rows(*rows, name=name, index=index if len(words) > 1 else None)
             elif not whole and not name:
                 raise DataError(f"{item}: no such file or folder. {files.TAKES}")
             else:
-                found.add(Path(word), name, index)
-    _check_scores(found.sources, choice)
-    return found.finished()
+                builder.add(Path(word), name, index)
+    _check_scores(builder.sources, choice)
+    return builder.finished()
 
 
 def _check_scores(sources: Sources, choice: Choice) -> None:
@@ -94,7 +94,7 @@ class _Found:
     """`Sources` under construction. `order`: the arms in order of appearance, with their keys."""
 
     def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
-        self.asked, self.split, self.apart, self.choice = split, split or TEST, apart, choice
+        self.requested_split, self.split, self.apart, self.choice = split, split or TEST, apart, choice
         self.sources = Sources()
         self.designs: list[Design] = []
         self.order: dict[str, str] = {}
@@ -124,10 +124,10 @@ class _Found:
         """The folder's design with the arms of further paths. For separate paths, the first is the control of all others."""
         base, loose = BASE if BASE in self.order else None, [name for name in self.order if name != BASE]
         known = {arm.name: arm for design in reversed(self.designs) for arm in design.arms}
-        beside = tuple(name for name in loose if name not in known)
-        if len(self.designs) == 1 and not (self.apart and beside):
-            arms = (*known.values(), *(Arm(name=name, key=name) for name in beside))
-            return replace(self.designs[0], arms=arms, base=base, beside=beside)
+        extra_arms = tuple(name for name in loose if name not in known)
+        if len(self.designs) == 1 and not (self.apart and extra_arms):
+            arms = (*known.values(), *(Arm(name=name, key=name) for name in extra_arms))
+            return replace(self.designs[0], arms=arms, base=base, extra_arms=extra_arms)
         names = list(self.order) if self.apart else loose
         arms = tuple(known.get(name) or Arm(name=name, key=self.order[name]) for name in names)
         seeds = sorted({seed for _, seed in self.sources.runs} | {seed for _, seed, _ in self.sources.records})
@@ -163,16 +163,16 @@ class _Found:
 
     def rows(self, path: Path, picks: Sequence[str], *, name: str, index: int | None) -> None:
         """Add a file of rows. index: the place of the file among the training seeds of the arm; None for a file of its own."""
-        found = read_evaluation(path, picks, self.choice.wanted, self.choice.right_from)
+        evaluation = read_evaluation(path, picks, self.choice.wanted, self.choice.right_from)
         label = name or "@".join([path.name.partition(".")[0], *picks])
-        made = GivenRows(evaluation=found, name=name, index=index, label=label)
-        arms = list(dict.fromkeys(table.group.arm for table in found.tables))
+        made = GivenRows(evaluation=evaluation, name=name, index=index, label=label)
+        arms = list(dict.fromkeys(table.group.arm for table in evaluation.tables))
         if name and len(arms) > 1:
             shown = ", ".join(map(repr, arms[: files.SHOWN]))
             raise DataError(
                 f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select one: {path}@ARM"
             )
-        for table in found.tables:
+        for table in evaluation.tables:
             self.order.setdefault(made.arm_of(table), made.arm_of(table))
         self.sources.given.append(made)
 
@@ -229,7 +229,7 @@ class _Found:
         run, runs = files.read_run(path, name or arm, seed), self.sources.runs
         if self.apart:
             own = name or path.name
-            if self.asked or files.has_record(path, self.split):
+            if self.requested_split or files.has_record(path, self.split):
                 self._record(files.record_of(path, self.split), own, index)
             else:
                 self._store(files.store_of(path), own, index)
@@ -260,7 +260,7 @@ class _Found:
     def _folder(self, path: Path) -> None:
         facts = files.read_design(path)
         own = str(facts.get("evaluate", {}).get("split", TEST))
-        self.split = self.asked or own  # a sweep on validation problems is read as one
+        self.split = self.requested_split or own  # a sweep on validation problems is read as one
         design = files.design_of(facts)
         self.designs += [design] * bool(facts)
         self.order |= {arm.name: arm.key for arm in design.arms}
@@ -269,26 +269,26 @@ class _Found:
             self._records(path, task, facts, design)
         for run in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
             self._run(run.parent, "", 0)
-        for asked in facts.get("runs", []):
-            key = design.called(str(asked["arm"])), int(asked["seed"])
-            place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
-            run_ = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
-            self.sources.runs[key] = replace(run_, state=files.state_of(asked))
-        for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
-            if is_store(found):
-                self._store(found, BASE if found.parts[-3] == BASE else "", 0)
+        for entry in facts.get("runs", []):
+            key = design.called(str(entry["arm"])), int(entry["seed"])
+            folder = path / "runs" / f"{entry['arm']}-s{entry['seed']}"
+            run_ = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=folder, metrics=read_metrics(folder))
+            self.sources.runs[key] = replace(run_, state=files.state_of(entry))
+        for store in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
+            if is_store(store):
+                self._store(store, BASE if store.parts[-3] == BASE else "", 0)
 
     def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
-        asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
+        temperatures = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
         names = {file.stem for file in path.glob("evaluations/*.npz")}
         if facts:
             names = {f"{run['arm']}-s{run['seed']}" for run in facts.get("runs", []) if task in run["evaluated"]}
             names |= {BASE} if task in facts.get("base_evaluated", []) else set()
-        place = "" if task == self.split else task
+        task_key = "" if task == self.split else task
         for name in sorted(names):
             file, match = record_path(path, name, task), files.SEEDED.fullmatch(name)
             if name == BASE and file.is_file():
-                self._record(load_record(file).only(asked), BASE, 0, place)
+                self._record(load_record(file).only(temperatures), BASE, 0, task_key)
             elif match and file.is_file():
                 arm, seed = design.called(match[1]), int(match[2])
-                self._checked(load_record(file).only(asked), path / "runs" / name, arm, seed, place)
+                self._checked(load_record(file).only(temperatures), path / "runs" / name, arm, seed, task_key)

@@ -1,8 +1,8 @@
 """Distinct right answers of arms whose files have answers: what pass@k, which stops at the first right one, leaves out.
 
-    answers_read(table, place)     answers of right completions as the mathematics verifier reads them (`compare --verify`)
-    distinct_of(a, b)              expected number of distinct right answers in k samples of two arms, and their difference
-    distinct_lines(...)            for a terminal                  distinct_tree(...)      for JSON
+    answers_read(table, answer_in)  answers of right completions as the mathematics verifier reads them (`compare --verify`)
+    distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference
+    distinct_lines(...)             for a terminal                  distinct_tree(...)      for JSON
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class DistinctAnswers:
     unnamed: tuple[float, float]
 
 
-def answers_read(table: CountTable, place: str) -> CountTable:
+def answers_read(table: CountTable, answer_in: str) -> CountTable:
     """The table with the answers of its right completions, as the mathematics verifier reads them, numbers as exact fractions."""
     if table.texts is None or table.right is None:
         return table
-    reward = MathReward(answer_in=place)  # type: ignore[arg-type]
+    reward = MathReward(answer_in=answer_in)  # type: ignore[arg-type]
 
     def key(text: str) -> str | None:
         answer = reward.answer_key({}, text)
@@ -61,7 +61,7 @@ def answers_read(table: CountTable, place: str) -> CountTable:
         [key(text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
         for right, texts in zip(table.right, table.texts, strict=True)
     )
-    return replace(table, answers=answers, read_in=place)
+    return replace(table, answers=answers, read_in=answer_in)
 
 
 def right_answers(table: CountTable) -> Groups | None:
@@ -157,38 +157,38 @@ def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> PairedDifference:
 # words
 
 
-def distinct_lines(a: ProblemScores, b: ProblemScores, found: DistinctAnswers | None) -> Iterator[str]:
+def distinct_lines(a: ProblemScores, b: ProblemScores, distinct: DistinctAnswers | None) -> Iterator[str]:
     """Both means and their difference at 8 and all samples, and what the answers are."""
-    if found is None:
+    if distinct is None:
         lacking = [one.arm for one in (a, b) if _side(one) is None]
         if len(lacking) == 1:
             yield f"distinct right answers are not compared: the rows of {lacking[0]} have no answers"
         return
-    if found.most == 0:
-        yield f"distinct right answers: no right sample has an answer ({found.source})"
+    if distinct.most == 0:
+        yield f"distinct right answers: no right sample has an answer ({distinct.source})"
         return
-    if found.most == 1:
-        yield f"distinct right answers ({found.source}): no problem has more than one, so pass@k has them all"
+    if distinct.most == 1:
+        yield f"distinct right answers ({distinct.source}): no problem has more than one, so pass@k has them all"
         return
-    for k, (left, right, gap) in found.shown.items():
+    for k, (left, right, gap) in distinct.shown.items():
         means = f"{b.arm} {score_text(right, '.2f')}, {a.arm} {score_text(left, '.2f')}"
         yield f"distinct right answers in {many(k, 'sample')}: {means}; difference {difference_text(gap, 'no interval')}"
-    shares = zip(found.names, found.unnamed, strict=True)
+    shares = zip(distinct.names, distinct.unnamed, strict=True)
     lacking = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
-    yield listed(f"answers: {found.source}", lacking and f"without an answer, and not counted: {lacking}", by="; ")
+    yield listed(f"answers: {distinct.source}", lacking and f"without an answer, and not counted: {lacking}", by="; ")
 
 
-def distinct_tree(found: DistinctAnswers | None) -> dict[str, Any] | None:
+def distinct_tree(distinct: DistinctAnswers | None) -> dict[str, Any] | None:
     """As JSON, by docs/reference/verdict.schema.json."""
-    if found is None:
+    if distinct is None:
         return None
     shown = {
         str(k): {"control": asdict(b), "arm": asdict(a), "difference": asdict(gap.difference), "p": gap.p}
-        for k, (a, b, gap) in found.shown.items()
+        for k, (a, b, gap) in distinct.shown.items()
     }
     return {
-        "answers": found.source, "most": found.most, "in": shown,
-        "without_answer": {"control": found.unnamed[1], "arm": found.unnamed[0]},
+        "answers": distinct.source, "most": distinct.most, "in": shown,
+        "without_answer": {"control": distinct.unnamed[1], "arm": distinct.unnamed[0]},
     }  # fmt: skip
 
 

@@ -16,9 +16,9 @@ def exact_kls(rows: SampledRows, base: str | None) -> dict[tuple[str, int], floa
     """The reverse KL to the base of that revision on completions of the policy. rows: of one task and temperature; a row without a
     known training seed counts by its place in the arm, as in `Measurements.scores`."""
     return {
-        (arm, place if row.seed is None else row.seed): row.kls[base].per_token
+        (arm, index if row.seed is None else row.seed): row.kls[base].per_token
         for arm, own in rows.by_arm().items()
-        for place, row in enumerate(own.rows)
+        for index, row in enumerate(own.rows)
         if base is not None and base in row.kls
     }
 

@@ -44,9 +44,9 @@ def read_design(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _is_run(asked: Mapping[str, Any]) -> bool:
+def _is_run(entry: Mapping[str, Any]) -> bool:
     kinds = {"arm": str, "seed": int, "evaluated": list, "complete": bool}
-    return all(isinstance(asked[key], kind) for key, kind in kinds.items())
+    return all(isinstance(entry[key], kind) for key, kind in kinds.items())
 
 
 def design_of(facts: Mapping[str, Any]) -> Design:
@@ -97,12 +97,12 @@ def start_of(facts: Mapping[str, Any]) -> str:
 
 def record_of(run: Path, split: str) -> Record:
     """The record of a run directory. Raises DataError if the run's weights have changed since the evaluation."""
-    own, beside = _places(run, split)
-    swept = not own.exists() and beside.exists()  # by a sweep or a demo
-    record = load_record(beside if swept else own)
+    own, of_sweep = _places(run, split)
+    swept = not own.exists() and of_sweep.exists()  # by a sweep or a demo
+    record = load_record(of_sweep if swept else own)
     if other_weights(record, run):
         raise DataError(
-            f"{run}: {beside if swept else own.name} was made with other weights than policy/ (the run was continued, or is not "
+            f"{run}: {of_sweep if swept else own.name} was made with other weights than policy/ (the run was continued, or is not "
             "finished); "
             f"evaluate it again: {suggest('eval', run)}"
         )
@@ -112,19 +112,19 @@ def record_of(run: Path, split: str) -> Record:
 def store_of(run: Path) -> Path:
     """The only sample store of a run directory without an exact record. Raises DataError for none or several, with the next
     step."""
-    found = stores_of(run)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(map(str, found[:SHOWN])) + ", ..." * (len(found) > SHOWN)
-        raise DataError(f"{run}: no exact record and {len(found)} sample stores; pass the path of one of them: {names}")
+    stores = stores_of(run)
+    if len(stores) == 1:
+        return stores[0]
+    if stores:
+        names = ", ".join(map(str, stores[:SHOWN])) + ", ..." * (len(stores) > SHOWN)
+        raise DataError(f"{run}: no exact record and {len(stores)} sample stores; pass the path of one of them: {names}")
     ways = f"{suggest('eval', run)} (if the task lists all right completions), else {suggest('eval', run, '--samples', '64')}"
     raise DataError(f"{run}: no evaluation found, neither a record nor samples; create one with: {ways}")
 
 
 def stores_of(run: Path) -> list[Path]:
     """The sample stores of a run directory."""
-    return sorted(found for found in run.glob("samples/*") if is_store(found))
+    return sorted(store for store in run.glob("samples/*") if is_store(store))
 
 
 def has_store(path: Path) -> bool:
@@ -165,10 +165,10 @@ def is_base(record: Record) -> bool:
     return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
 
 
-def state_of(asked: Mapping[str, Any]) -> State:
+def state_of(entry: Mapping[str, Any]) -> State:
     """The state of a run in a design.json; older files have "1/2" for a run in training."""
-    found: State = asked.get("status", "not run")
-    return found if found in get_args(State) else "training"
+    state: State = entry.get("status", "not run")
+    return state if state in get_args(State) else "training"
 
 
 # ------------------------------------------------------------------------------------------------------------------

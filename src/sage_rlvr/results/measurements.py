@@ -140,10 +140,10 @@ class Measurements(Generic[M]):
         return self._by(lambda row: row.place)
 
     def _by(self, key: Callable[[Measurement], Key]) -> dict[Key, Self]:
-        found: dict[Key, list[M]] = {}
+        groups: dict[Key, list[M]] = {}
         for row in self.rows:
-            found.setdefault(key(row), []).append(row)
-        return {name: type(self)(tuple(rows)) for name, rows in found.items()}
+            groups.setdefault(key(row), []).append(row)
+        return {name: type(self)(tuple(rows)) for name, rows in groups.items()}
 
     # ---- what a selection has
 
@@ -160,10 +160,10 @@ class Measurements(Generic[M]):
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperatures of an arm on a task, coldest first; of exact rows only those that every training seed has."""
-        found = [{row.temperature for row in run.rows} for run in self.exact().runs.values()]
-        if not found:
-            found = [{row.temperature for row in self.rows}]
-        return tuple(sorted(set.intersection(*found)))
+        by_run = [{row.temperature for row in run.rows} for run in self.exact().runs.values()]
+        if not by_run:
+            by_run = [{row.temperature for row in self.rows}]
+        return tuple(sorted(set.intersection(*by_run)))
 
     @property
     def for_all_seeds(self) -> bool:
@@ -191,10 +191,10 @@ class Measurements(Generic[M]):
         """Scores of an arm on a task at the reference temperature, or at its only temperature; DataError otherwise."""
         rows = self.where(arm=arm, task=task)
         known = rows.temperatures
-        found = rows.where(temperature=known[0] if len(known) == 1 else REFERENCE).scores()
-        if found is None:
+        scores = rows.where(temperature=known[0] if len(known) == 1 else REFERENCE).scores()
+        if scores is None:
             raise DataError(f"{arm}: no evaluation at temperature 1; evaluate it with --temperatures 1.0")
-        return found
+        return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +237,9 @@ class ExactMeasurements(Measurements[ExactMeasurement]):
 
 def exact_rows(records: Mapping[tuple[str, int, str], Record], design: Design, k: int) -> list[ExactMeasurement]:
     """The rows of all exact records, by (arm, training seed, task); those of an arm by seed and temperature."""
-    found = []
+    rows = []
     for (arm, seed, task), record in sorted(records.items(), key=lambda item: item[0][1]):
-        values = {t: success_probability(rows) for t, rows in record.logps.items()}
+        values = {t: success_probability(logps) for t, logps in record.logps.items()}
         problems = tuple(map(str, record.meta["problem_ids"]))
         for point in frontier(values, k):
             t = point.temperature
@@ -247,13 +247,13 @@ def exact_rows(records: Mapping[tuple[str, int, str], Record], design: Design, k
                 arm=arm, seed=seed, task=task, temperature=t, problems=problems, values=values[t], logps=record.logps[t],
                 point=point, distinct=float(np.mean(reachable(record.logps[t], k))), for_all_seeds=arm == design.base,
             )  # fmt: skip
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
-def in_order(design: Design, place: Place) -> tuple[int, float]:
+def in_order(design: Design, policy: Place) -> tuple[int, float]:
     """A key to sort policies: the base first, hot before cold, then the arms of the design."""
-    names, (name, _, temperature) = (BASE, *design.names), place
+    names, (name, _, temperature) = (BASE, *design.names), policy
     return (names.index(name) if name in names else len(names)), -temperature if name == BASE else 0.0
 
 

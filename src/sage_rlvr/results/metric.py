@@ -59,24 +59,24 @@ class Metric:
         for key, given in value.items():
             if key not in known:  # the neighbors of a name take long to find, and a register has thousands of metrics
                 raise wrong((str(key),), given, f"a metric has no such field{choose_from(key, known)}")
-        found = cls(**value)
+        metric = cls(**value)
         for key, options in (("name", get_args(Name)), ("at", get_args(At)), ("matched", get_args(Matched))):
-            given = getattr(found, key)
+            given = getattr(metric, key)
             if given not in options:
                 raise wrong((key,), given, f"unknown{choose_from(given, options)}")
-        whole = type(found.k) is int and found.k > 0
-        require(found.k is None if found.name in KLS else whole, ("k",), found.k, "must be >= 1 (raw KL and exact KL have no k)")
-        number = type(found.temperature) in (int, float) and 0 < found.temperature < math.inf
-        require(number, ("temperature",), found.temperature, "must be a number above 0")
-        return found
+        whole = type(metric.k) is int and metric.k > 0
+        require(metric.k is None if metric.name in KLS else whole, ("k",), metric.k, "must be >= 1 (raw KL and exact KL have no k)")
+        number = type(metric.temperature) in (int, float) and 0 < metric.temperature < math.inf
+        require(number, ("temperature",), metric.temperature, "must be a number above 0")
+        return metric
 
     @classmethod
     def _of_short_form(cls, text: str) -> Metric:
-        found = re.fullmatch(r"pass@([1-9][0-9]*)", text)
-        if found is None:
+        match = re.fullmatch(r"pass@([1-9][0-9]*)", text)
+        if match is None:
             near = nearest(text, ("pass@1", f"pass@{FEW}", "pass@256"))
             raise ConfigError(f"metric {short(text)}: {f'did you mean {near!r}? ' if near else ''}expected {FORMS}")
-        return cls(k=int(found[1]))
+        return cls(k=int(match[1]))
 
     @property
     def written(self) -> str:

@@ -58,15 +58,15 @@ def shown_ks(k: int) -> list[int]:
 def curves_of(table: Measurements[Measurement], k: int, several: bool) -> dict[Place, PassCurve]:
     """The curve of every policy: from samples over powers of two, exact at the temperatures of tables over the shown k. several:
     whether exact intervals are over training seeds."""
-    found: dict[Place, PassCurve] = {}
-    for place, rows in table.policies().items():
+    curves: dict[Place, PassCurve] = {}
+    for policy, rows in table.policies().items():
         scores = rows.scores()
         if scores is not None and scores.n is not None:
-            found[place] = _curve(scores, powers(scores.n), several=False)
+            curves[policy] = _curve(scores, powers(scores.n), several=False)
         elif scores is not None and scores.temperature in (REFERENCE, PAPER):
             more = powers(k) if not scores.task and scores.temperature == REFERENCE else []
-            found[place] = _curve(scores, sorted({*shown_ks(k), *more}), several=several)
-    return found
+            curves[policy] = _curve(scores, sorted({*shown_ks(k), *more}), several=several)
+    return curves
 
 
 def _curve(scores: ProblemScores, ks: Sequence[int], *, several: bool) -> PassCurve:

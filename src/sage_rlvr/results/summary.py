@@ -111,7 +111,7 @@ def _arms(results: Results, arms: Arms, numbers: Numbers, curves: Curves, ks: Se
     kls = exact_kls_of_main(results.table.sampled())
     found = {}
     for arm in design.arms:
-        if arm.name == results.home or (arm.name in design.beside and arm.name not in arms):
+        if arm.name == results.home or (arm.name in design.extra_arms and arm.name not in arms):
             continue
         row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
         row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
