@@ -147,7 +147,7 @@ def asset(name: str) -> str:
 def write_summary(path: Path) -> dict[str, Any]:
     """Write summary.json and summary.md into a folder; returns the summary."""
     page = Page(report_of(Results.read(path), brief=True))
-    found: dict[str, Any] = page.values["summary"]
-    write_json_atomic(path / "summary.json", found)
+    summary: dict[str, Any] = page.values["summary"]
+    write_json_atomic(path / "summary.json", summary)
     write_text_atomic(path / "summary.md", page.markdown())
-    return found
+    return summary

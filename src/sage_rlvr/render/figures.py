@@ -68,18 +68,18 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
 
 
 def difference(
-    shown: Looks, pair: tuple[str, str], found: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
+    shown: Looks, pair: tuple[str, str], curve: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
 ) -> Figure:
     """The paired difference a - b with its band on a common scale of all pairs: over k, or (`GapCurve`) over the common pass@1
     along the frontiers, with a dotted line at pass@1 of b at temperature 1."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.0, 2.7))
-        _draw_difference(axes, pair, found, shown[pair[0]].color)
+        _draw_difference(axes, pair, curve, shown[pair[0]].color)
         axes.set(xlabel="pass@1", ylabel=ylabel)
-        if not isinstance(found, GapCurve):
-            _k_axis(axes, found.ks)
-        elif found.home is not None and found.pass1[0] <= found.home <= found.pass1[-1]:
-            axes.axvline(found.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
+        if not isinstance(curve, GapCurve):
+            _k_axis(axes, curve.ks)
+        elif curve.home is not None and curve.pass1[0] <= curve.home <= curve.pass1[-1]:
+            axes.axvline(curve.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
         _linear_near_zero(axes, *limits)
         return saved(figure)
 
@@ -109,12 +109,12 @@ def verdict(
         return saved(figure)
 
 
-def _draw_difference(axes: Axes, pair: tuple[str, str], found: CurveComparison | GapCurve, color: str) -> None:
+def _draw_difference(axes: Axes, pair: tuple[str, str], curve: CurveComparison | GapCurve, color: str) -> None:
     """The line with its band over k or pass@1, the zero line, and the pair as the title."""
-    x = found.pass1 if isinstance(found, GapCurve) else found.ks
+    x = curve.pass1 if isinstance(curve, GapCurve) else curve.ks
     axes.axhline(0, color=INK, linewidth=1.0)
-    axes.fill_between(x, found.low, found.high, color=color, alpha=0.2, linewidth=0)
-    axes.plot(x, found.difference, color=color, linewidth=1.5)
+    axes.fill_between(x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
+    axes.plot(x, curve.difference, color=color, linewidth=1.5)
     axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
 
 
@@ -212,11 +212,11 @@ def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], m
         several = max(map(len, runs.values())) > 1
         drawn, thin_lines, bold_lines = [], [], []
         for name, seeds in runs.items():
-            found = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
-            if not found:
+            logged = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
+            if not logged:
                 continue
-            table = _aligned([run[metric] for run in found])
-            steps = max((run["step"] for run in found), key=len)[: table.shape[1]]
+            table = _aligned([run[metric] for run in logged])
+            steps = max((run["step"] for run in logged), key=len)[: table.shape[1]]
             width = 2 * (table.shape[1] // 40) + 1
             stride = max(1, width // 3) if several else 1  # a moving mean needs no more points, and the page is smaller
             for row in table:
@@ -275,10 +275,10 @@ def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.0))
         for name, given in values.items():
-            found = np.sort(np.asarray(given, dtype=float))
-            found = found[np.isfinite(found)]
-            above = 1 - np.arange(len(found)) / len(found)
-            axes.step(found, above, where="pre", color=shown[name].color, linestyle=shown[name].dash)
+            perplexities = np.sort(np.asarray(given, dtype=float))
+            perplexities = perplexities[np.isfinite(perplexities)]
+            above = 1 - np.arange(len(perplexities)) / len(perplexities)
+            axes.step(perplexities, above, where="pre", color=shown[name].color, linestyle=shown[name].dash)
         axes.set(xlabel=f"perplexity under {base}", ylabel="share of samples above it", xscale="log", yscale="log")
         axes.xaxis.set_major_formatter(_PLAIN)
         axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "2358" else ""))
@@ -287,14 +287,14 @@ def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
         return saved(figure)
 
 
-def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
+def shares(shown: Looks, by_arm: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
     """Shares of classes, one row per class and one mark with interval per arm: arm -> class -> interval."""
     with matplotlib.rc_context(RC):
-        classes = list(next(iter(found.values())))
-        figure, axes = canvas((5.2, 0.09 * len(classes) * len(found) + 0.22 * len(classes) + 1.6))
-        height = 0.72 / len(found)
-        for i, (name, of_arm) in enumerate(found.items()):
-            look, offset = shown[name], (i - (len(found) - 1) / 2) * height
+        classes = list(next(iter(by_arm.values())))
+        figure, axes = canvas((5.2, 0.09 * len(classes) * len(by_arm) + 0.22 * len(classes) + 1.6))
+        height = 0.72 / len(by_arm)
+        for i, (name, of_arm) in enumerate(by_arm.items()):
+            look, offset = shown[name], (i - (len(by_arm) - 1) / 2) * height
             for row, key in enumerate(classes):
                 axes.errorbar(
                     of_arm[key].value, row + offset, xerr=_bars(of_arm[key]), linewidth=1.0, color=look.color, marker=look.marker,
@@ -308,7 +308,7 @@ def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: st
         axes.set_xlabel(xlabel)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.0f} %"))
         axes.grid(axis="y", visible=False)
-        key_above(figure, shown, list(found), lines=False)
+        key_above(figure, shown, list(by_arm), lines=False)
         return saved(figure)
 
 
@@ -328,13 +328,13 @@ def learning(
         for name, points in lines.items():
             look, steps = shown[name], [0, *(point[0] for point in points)]
             for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
-                found = [point[i] for point in points]
-                values = [base[i - 1], *(one.value for one in found)]
+                intervals = [point[i] for point in points]
+                values = [base[i - 1], *(one.value for one in intervals)]
                 axes.plot(
                     steps, values, color=look.color, linestyle=style, marker=look.marker, markersize=5, linewidth=1.4
                 )  # fmt: skip
                 if style == "-":
-                    low, high = [one.low for one in found], [one.high for one in found]
+                    low, high = [one.low for one in intervals], [one.high for one in intervals]
                     axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
         if chance is not None:
             right.axhline(chance, **CHANCE)
@@ -373,14 +373,14 @@ def heat(
 
 
 def _heat_cell(axes: Axes, x: int, y: int, value: float, low: float, high: float) -> None:
-    place = (x - 0.48, y - 0.48)
+    corner = (x - 0.48, y - 0.48)
     if not math.isfinite(value):
-        axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor="none", edgecolor=MUTED, hatch="///", linewidth=0.6))
+        axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="none", edgecolor=MUTED, hatch="///", linewidth=0.6))
         axes.text(x, y, "not run", ha="center", va="center", fontsize=9, color=INK)
         return
     share = (value - low) / (high - low) if high > low else 0.0
     face = [float(np.interp(share, (0, 0.5, 1), channel)) for channel in _HEAT.T]
-    axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=face, linewidth=0))
+    axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=face, linewidth=0))
     text = "#fffffe" if share > 0.45 else "#101418"
     axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=9.5, color=text)
 

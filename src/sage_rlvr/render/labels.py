@@ -39,7 +39,7 @@ def label_points(
             (_cost(box, places[i], taken, thin, inside) + reach, dx, dy, box)
             for reach in REACH for way in WAYS for dx, dy, box in [_beside(places[i], way, reach, size.width, size.height)]
         ]  # fmt: skip
-        cost, dx, dy, box = min(costs, key=lambda found: found[0])
+        cost, dx, dy, box = min(costs, key=lambda candidate: candidate[0])
         if cost >= WALL and i:
             made.remove()
             continue

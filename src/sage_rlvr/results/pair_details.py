@@ -102,9 +102,9 @@ def pair_lines(
     a, b = both
     on = f"{a.task}: " if a.task else ""
     held = f"; the samples of {b.arm} are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
-    found = a.band(b, k, several=several)
-    if found is not None:
-        yield on + curve_words(found, a.arm, b.arm, floor) + "."
+    curve = a.band(b, k, several=several)
+    if curve is not None:
+        yield on + curve_words(curve, a.arm, b.arm, floor) + "."
     chance = improvement(a, b, several)
     if chance is not None:
         what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
@@ -127,12 +127,12 @@ def improvement(a: ProblemScores, b: ProblemScores, several: bool) -> Improvemen
     return probability_of_improvement(left, right, over="training seeds") if len(left) >= FEWEST_SEEDS else None
 
 
-def curve_words(found: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
+def curve_words(curve: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
     """Where the curves differ: ranges of k with one outcome, each with its largest difference and the chance floor there."""
-    runs = groupby(range(len(found.ks)), key=found.outcomes.__getitem__)
-    ranges = "; ".join(_range_of_k(found, list(places), chance) for _, places in runs)
-    ks = many(len(found.ks), "value")
-    return CURVE.format(a=a, b=b, ranges=ranges, level=100 * found.level, ks=ks, c=found)
+    runs = groupby(range(len(curve.ks)), key=curve.outcomes.__getitem__)
+    ranges = "; ".join(_range_of_k(curve, list(places), chance) for _, places in runs)
+    ks = many(len(curve.ks), "value")
+    return CURVE.format(a=a, b=b, ranges=ranges, level=100 * curve.level, ks=ks, c=curve)
 
 
 def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None) -> str:
@@ -147,32 +147,32 @@ def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None
     )  # fmt: skip
 
 
-def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
+def chance_words(probability: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
-    template = IMPROVEMENT.get(found.outcome, TOO_FEW)
-    return template.format(a=a, b=b, what=what, i=found.interval, level=100 * found.interval.level)
+    template = IMPROVEMENT.get(probability.outcome, TOO_FEW)
+    return template.format(a=a, b=b, what=what, i=probability.interval, level=100 * probability.interval.level)
 
 
 def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
     """Each reasoning pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
-    found = compare_patterns(SampleColumns(a, n).solutions(), SampleColumns(b, n).solutions())
-    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {pattern_words(one)}." for one in found.values()]
+    patterns = compare_patterns(SampleColumns(a, n).solutions(), SampleColumns(b, n).solutions())
+    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {pattern_words(one)}." for one in patterns.values()]
 
 
-def pattern_words(found: PatternComparison) -> str:
+def pattern_words(pattern: PatternComparison) -> str:
     """Both counts, Fisher's p, the difference of the shares, and the paired difference."""
-    a, b, difference = score_text(found.a.micro), score_text(found.b.micro), score_text(found.micro, "+.3f")
-    paired = NOT_PAIRED if found.by_problem is None else _paired(found.by_problem)
-    return PATTERN.format(p=found, a=a, b=b, difference=difference, paired=paired)
+    a, b, difference = score_text(pattern.a.micro), score_text(pattern.b.micro), score_text(pattern.micro, "+.3f")
+    paired = NOT_PAIRED if pattern.by_problem is None else _paired(pattern.by_problem)
+    return PATTERN.format(p=pattern, a=a, b=b, difference=difference, paired=paired)
 
 
-def _paired(found: PairedDifference) -> str:
-    template = PAIRED if found.known else PAIRED_TOO_FEW
-    return template.format(end=told(found.outcome, detected=found.detects()), gap=found.difference)
+def _paired(comparison: PairedDifference) -> str:
+    template = PAIRED if comparison.known else PAIRED_TOO_FEW
+    return template.format(end=told(comparison.outcome, detected=comparison.detects()), gap=comparison.difference)
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# kept, found and lost ("The Invisible Leash")
+# kept, gained and lost ("The Invisible Leash")
 
 
 def _kept_in_words(pair: ArmPair, a: ProblemScores, b: ProblemScores, k: int) -> str:
@@ -186,8 +186,8 @@ def _kept_in_words(pair: ArmPair, a: ProblemScores, b: ProblemScores, k: int) ->
         sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
         rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
         what = f"problems of {b.arm} solved in {k} samples"
-    kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
-    numbers = {"kept": kept, "before": kept + lost, "gained": found, "lost": lost}
+    kept, gained, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
+    numbers = {"kept": kept, "before": kept + lost, "gained": gained, "lost": lost}
     means = " (means over training seeds)" if len(a.values) > 1 else ""
     return KEPT.format(a=a.arm, what=what, means=means, **{name: _rounded(x) for name, x in numbers.items()})
 
@@ -212,8 +212,8 @@ def _kept_exactly(pair: ArmPair, problems: int, k: int) -> Iterator[str]:
         f"problems with at least one of them, of {problems}",
         f"problems expected to be solved in {k} samples",
     )
-    for said, *tables in zip(what, *cells, strict=True):
-        head = f"{pair.a} against {pair.b}, exact, {said}"
+    for label, *tables in zip(what, *cells, strict=True):
+        head = f"{pair.a} against {pair.b}, exact, {label}"
         rows = [LeashCounts(*table.sum(axis=0).tolist()) for table in tables]
         if len(rows) > 1:
             yield from _over_seeds(rows, f"{head}, held fixed")
@@ -243,16 +243,16 @@ def _kept_of_counts(a: ProblemScores, b: ProblemScores, k: int) -> Iterator[str]
     yield CELLS.format(head=head, cells=cells, chance=chance, whole=whole)
     none = "neither solves a problem, so no rate is defined"
     yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
-    found, apart = leash_discoveries(*counts), []
-    for word, hits in (("new", found.new), ("lost", found.lost)):
+    discoveries, apart = leash_discoveries(*counts), []
+    for word, hits in (("new", discoveries.new), ("lost", discoveries.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
         apart.append(f"{len(names)} {word}{bracketed(first_of(names, 5))}")
     yield LONE.format(task=a.task, n=n, apart=", ".join(apart))
 
 
 def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
-    told = ", ".join(f"{name} {score_text(i)}" for name, i in rates.items())
-    return f"{told}, 95 % intervals over {problems} problems" if rates else none
+    text = ", ".join(f"{name} {score_text(i)}" for name, i in rates.items())
+    return f"{text}, 95 % intervals over {problems} problems" if rates else none
 
 
 def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
@@ -261,12 +261,12 @@ def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
         return
     cells = [(word, [getattr(row, name) for row in rows], 0.0, math.inf) for name, word in WORDS.items()]
     cells += [(name, [row.rates[name] for row in rows], -1.0 if name == "NSCR" else 0.0, 1.0) for name in rows[0].rates]
-    told = []
-    for said, values, least, most in cells:
+    parts = []
+    for label, values, least, most in cells:
         i, form = seed_interval(values), ",.1f" if most > 1 else ".3f"
         ends = f"[{max(i.low, least):{form}}, {min(i.high, most):{form}}]" if not all_one(values) else "(in each)"
-        told.append(f"{said} {i.value:{form}} {ends}")
-    yield f"{head}: {', '.join(told)}; Student's 95 % intervals over {len(rows)} training seeds."
+        parts.append(f"{label} {i.value:{form}} {ends}")
+    yield f"{head}: {', '.join(parts)}; Student's 95 % intervals over {len(rows)} training seeds."
 
 
 def _count(x: float) -> str:
@@ -275,21 +275,21 @@ def _count(x: float) -> str:
 
 def cost_lines(runs: Runs) -> list[str]:
     """One line with the sampled tokens and optimizer steps of each arm, means over training seeds; [] for fewer than two arms."""
-    told = []
+    costs = []
     for arm, mine in by_arm(runs).items():
         tokens = [n for run in mine.values() if (n := run.total("rollout/tokens")) is not None]
         steps = [n for run in mine.values() if (n := run.optimizer_steps)]
         if tokens and steps:
-            told.append(COSTS.format(arm=arm, tokens=np.mean(tokens) / 1e6, steps=np.mean(steps)))
-    return [f"Cost per run: {'; '.join(told)}."] if len(told) > 1 else []
+            costs.append(COSTS.format(arm=arm, tokens=np.mean(tokens) / 1e6, steps=np.mean(steps)))
+    return [f"Cost per run: {'; '.join(costs)}."] if len(costs) > 1 else []
 
 
 def steps_lines(runs: Runs) -> list[str]:
     """One line if the arms were trained for different numbers of steps; else, or if unknown, []."""
-    told: dict[str, str] = {}
+    steps_by_arm: dict[str, str] = {}
     for arm, mine in by_arm(runs).items():
         if steps := sorted({run.steps for run in mine.values() if run.steps}):
-            told[arm] = " and ".join(f"{n:,}" for n in steps)
-    if len(set(told.values())) < 2:
+            steps_by_arm[arm] = " and ".join(f"{n:,}" for n in steps)
+    if len(set(steps_by_arm.values())) < 2:
         return []
-    return [STEPS.format(arms="; ".join(f"{name}: {text}" for name, text in told.items()))]
+    return [STEPS.format(arms="; ".join(f"{name}: {text}" for name, text in steps_by_arm.items()))]

@@ -93,22 +93,22 @@ def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measure
 
 def other_tasks(design: Design, table: ExactMeasurements) -> list[ArmPair]:
     """The pairs of an arm and the control on the tasks besides the main task."""
-    main, found = exact_pairs(design, table.where(task="").by_arm()), list[ArmPair]()
+    main, others = exact_pairs(design, table.where(task="").by_arm()), list[ArmPair]()
     for task in sorted({*table.tasks} - {""}):
         here = table.where(task=task)
         pairs = [pair_on(design, pair.a, pair.b, "control", here) for pair in main if pair.why == "control"]
-        found += [pair for pair in pairs if pair.left]
-    return found
+        others += [pair for pair in pairs if pair.left]
+    return others
 
 
 def notes_of_pairs(design: Design, table: ExactMeasurements) -> list[str]:
     """A sentence for each pair that is not compared at a temperature, because a training seed has no evaluation there."""
     arms = table.where(task="").by_arm()
     main: Sequence[ArmPair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]
-    asked = [(pair, temperature) for temperature in (REFERENCE, PAPER) for pair in main]
-    asked += [(pair, REFERENCE) for pair in other_tasks(design, table)]
+    comparisons = [(pair, temperature) for temperature in (REFERENCE, PAPER) for pair in main]
+    comparisons += [(pair, REFERENCE) for pair in other_tasks(design, table)]
     notes = []
-    for pair, temperature in asked:
+    for pair, temperature in comparisons:
         on = f" on {pair.task}" if pair.task else ""
         for name, missing in pair.lacking(temperature).items():
             notes.append(

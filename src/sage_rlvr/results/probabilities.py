@@ -53,11 +53,11 @@ def load_probabilities(folder: Path) -> Kept:
         raise DataError(f"{folder / NAME}: no such file; {again}")
     data = read_npz(folder / NAME, advice=again)
     with understood(folder / NAME, advice=again):
-        found: Kept = {}
+        probabilities: Kept = {}
         for i, (arm, seed) in enumerate(json.loads(str(data["names"]))):
             rows = data[f"p{i}"].astype(float)[:, data["places"]]
-            found[str(arm), int(seed)] = dict(zip(data[f"t{i}"].tolist(), rows, strict=True))
-        return found
+            probabilities[str(arm), int(seed)] = dict(zip(data[f"t{i}"].tolist(), rows, strict=True))
+        return probabilities
 
 
 __all__ = ["NAME", "load_probabilities", "save_probabilities"]

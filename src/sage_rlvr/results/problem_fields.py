@@ -38,8 +38,8 @@ def floor_of(here: Sequence[GivenTable], order: Sequence[str], floor: Floor) -> 
 def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Chance:
     """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
     task = task_named(name)
-    if (found := chance_of_task(name, order)) is not None:
-        return found
+    if (chance := chance_of_task(name, order)) is not None:
+        return chance
     known = {problem for one in here for problem in one.table.golds}
     if not isinstance(task, HasGolds) or not known.issuperset(order):
         raise DataError(
@@ -51,24 +51,24 @@ def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Cha
 
 def _agreed(here: Sequence[GivenTable], order: Sequence[str], name: str, column: Column) -> list[Any]:
     """The value of a field for every problem in this order; [] where no row has the field."""
-    found: dict[str, tuple[Any, str]] = {}
+    values: dict[str, tuple[Any, str]] = {}
     for one in here:
         for problem, value in column(one.table).items():
-            first, where = found.setdefault(problem, (value, one.name))
+            first, where = values.setdefault(problem, (value, one.name))
             if first != value:
                 raise DataError(
                     f"problem {problem[:60]!r} has the {name} {first!r} in {where} and {value!r} in {one.name}; give both files "
                     "the same, or remove the field from one of them"
                 )
-    if not found:
+    if not values:
         return []
-    if lacking := [problem for problem in order if problem not in found]:
-        alone = "; a problem that belongs to no other is a cluster of its own" * (name == "cluster")
+    if lacking := [problem for problem in order if problem not in values]:
+        hint = "; a problem that belongs to no other is a cluster of its own" * (name == "cluster")
         raise DataError(
             f"{here[0].name}: {len(lacking)} of {len(order)} problems have no \"{name}\", the first is {lacking[0][:40]!r}; add "
-            f"it to their rows, or remove it from all{alone}"
+            f"it to their rows, or remove it from all{hint}"
         )
-    return [found[problem][0] for problem in order]
+    return [values[problem][0] for problem in order]
 
 
 __all__ = ["clusters_of", "floor_of"]

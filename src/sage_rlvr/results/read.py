@@ -71,19 +71,19 @@ class Results:
         if k is not None and k < 1:
             raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
         words = list(map(str, paths))
-        found = gather(words, split=split, apart=apart, choice=choice or Choice())
-        if found.stored is not None:
-            k = _k_of_summary(found, k)
-        sampled, notes = _sampled(found, samples, choice or Choice(), strict=apart)
+        sources = gather(words, split=split, apart=apart, choice=choice or Choice())
+        if sources.stored is not None:
+            k = _k_of_summary(sources, k)
+        sampled, notes = _sampled(sources, samples, choice or Choice(), strict=apart)
         if k is None:
-            k = K if found.records else min([K, *(one.n for one in sampled)])
-        table: Measurements[Measurement] = Measurements((*exact_rows(found.records, found.design, k), *sampled))
-        notes = [*found.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(found.design, table.exact())]
+            k = K if sources.records else min([K, *(one.n for one in sampled)])
+        table: Measurements[Measurement] = Measurements((*exact_rows(sources.records, sources.design, k), *sampled))
+        notes = [*sources.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(sources.design, table.exact())]
         return cls(
-            design=found.design, table=table, records=found.records, runs=found.runs, given=found.given,
-            chances=_chances(found, sampled), starts=_starts(found, sampled), k=k,
-            samples=samples, stored=found.stored, stored_in=found.stored_in,
-            failed=_failed(sampled) if found.stored is None else list(found.stored.get("failed", ())),
+            design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
+            chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
+            samples=samples, stored=sources.stored, stored_in=sources.stored_in,
+            failed=_failed(sampled) if sources.stored is None else list(sources.stored.get("failed", ())),
             notes=list(dict.fromkeys(notes)), sources=words,
         )  # fmt: skip
 
@@ -130,47 +130,47 @@ def digest_of(weights: str) -> str:
 # what is read of sources
 
 
-def _k_of_summary(found: Sources, k: int | None) -> int:
+def _k_of_summary(sources: Sources, k: int | None) -> int:
     """The largest k of a stored summary, which has no samples to compute another k from."""
-    assert found.stored is not None and found.stored_in is not None
-    with understood(found.stored_in):
-        largest = max(found.stored["ks"])
+    assert sources.stored is not None and sources.stored_in is not None
+    with understood(sources.stored_in):
+        largest = max(sources.stored["ks"])
         if k not in (None, largest):
-            kept = ", ".join(map(str, found.stored["ks"]))
+            kept = ", ".join(map(str, sources.stored["ks"]))
             raise DataError(
-                f"k = {k}: {found.stored_in} has only scores at k = {kept} and comparisons up to {largest}, and no samples to "
+                f"k = {k}: {sources.stored_in} has only scores at k = {kept} and comparisons up to {largest}, and no samples to "
                 "compute other k from; omit k, or compare the evaluations of the runs"
             )
     return int(largest)
 
 
-def _chances(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, Chance | None]:
+def _chances(sources: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, Chance | None]:
     """The chance floor on the problems of every task."""
     floors: dict[str, Chance | None] = {}
-    for (_, _, task), record in found.records.items():
+    for (_, _, task), record in sources.records.items():
         if task not in floors:
             floors[task] = chance_of_record(record)
-    if found.stored is not None and found.stored_in is not None:
-        with understood(found.stored_in):
-            kept = found.stored.get(KEY) or {}
+    if sources.stored is not None and sources.stored_in is not None:
+        with understood(sources.stored_in):
+            kept = sources.stored.get(KEY) or {}
             floors |= {task: chance_of_tree(tree) for task, tree in kept.items()}
     for one in sampled:
         floors.setdefault(one.task, one.chance)
     return floors
 
 
-def _starts(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, list[str]]:
+def _starts(sources: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, list[str]]:
     """Arm -> the arms whose every run was trained from its weights, as far as runs and evaluations have their hashes."""
     weights: dict[str, set[str]] = {}
-    for (arm, _, task), record in found.records.items():
+    for (arm, _, task), record in sources.records.items():
         known = weights.setdefault(arm, set())
         if not task:
             known.add(str(record.meta.get("weights") or ""))
     for one in sampled:
         weights.setdefault(one.arm, set()).add(str(one.identity.get("revision", "")))
     starts: dict[str, list[str]] = {}
-    for arm in found.design.names:
-        own = [run.start for (name, _), run in found.runs.items() if name == arm]
+    for arm in sources.design.names:
+        own = [run.start for (name, _), run in sources.runs.items() if name == arm]
         for other, known in weights.items():
             if own and other != arm and all(start and known & {start, digest_of(start)} for start in own):
                 starts.setdefault(other, []).append(arm)
@@ -182,12 +182,12 @@ def _starts(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, 
 
 
 def _sampled(
-    found: Sources, samples: int | None, choice: Choice, *, strict: bool
+    sources: Sources, samples: int | None, choice: Choice, *, strict: bool
 ) -> tuple[list[SampledMeasurement], list[str]]:
     """The measurements of all stores and files of rows, with notes. `strict` (arms passed for a comparison) raises DataError for
     unfinished stores and unequal numbers of samples; else the smallest number of samples of all stores of a task is used."""
     notes: list[str] = []
-    whole = [one for store in found.stores if (one := _of_store(store, samples, strict, notes)) is not None]
+    whole = [one for store in sources.stores if (one := _of_store(store, samples, strict, notes)) is not None]
     if strict:
         _check_stores(whole)
     stores = []
@@ -202,7 +202,7 @@ def _sampled(
                 f"({one.arm} has {one.n})."
             )
         stores.append(cut)
-    rows, more = measurements_of_rows(found.given, stores, samples, choice)
+    rows, more = measurements_of_rows(sources.given, stores, samples, choice)
     return [*(beside_rows(store, rows) for store in stores), *rows], [*notes, *more]
 
 
@@ -237,11 +237,11 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
 
 def _kls(store: Store, identity: Identity, notes: list[str]) -> dict[str, TokenKl]:
     """Revision of a base -> the exact KL to it. notes: gains a sentence on a file of other weights or problems."""
-    found = kls_in(store.path)
+    kls = kls_in(store.path)
     of = (identity.revision, identity.task_hash, float(identity.decoding["temperature"]))
-    stale = [path for path, kl in found.items() if tuple(map(kl.about.get, ("policy_revision", "task_hash", "temperature"))) != of]
+    stale = [path for path, kl in kls.items() if tuple(map(kl.about.get, ("policy_revision", "task_hash", "temperature"))) != of]
     notes += [f"{store.arm}: {path} is of other weights or problems than the store and is left out." for path in stale]
-    return {str(kl.about["base_revision"]): kl for path, kl in found.items() if path not in stale}
+    return {str(kl.about["base_revision"]): kl for path, kl in kls.items() if path not in stale}
 
 
 def _failed(sampled: Iterable[SampledMeasurement]) -> list[str]:
@@ -249,12 +249,12 @@ def _failed(sampled: Iterable[SampledMeasurement]) -> list[str]:
     return [f"{one.name}, {one.task}: {sentence}" for one in sampled for sentence in one.failed]
 
 
-def _check_stores(found: Sequence[SampledMeasurement]) -> None:
+def _check_stores(stores: Sequence[SampledMeasurement]) -> None:
     """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ, and those of the control, the first arm,
     where it has those of the others), for a frontier with stores of several policies, and for two stores of the same weights in
     one arm."""
-    for task in dict.fromkeys(c.task for c in found):
-        here = [c for c in found if c.task == task]
+    for task in dict.fromkeys(c.task for c in stores):
+        here = [c for c in stores if c.task == task]
         read_at: dict[str, set[float]] = {}
         for c in here:
             read_at.setdefault(c.arm, set()).add(c.temperature)
@@ -270,7 +270,7 @@ def _check_stores(found: Sequence[SampledMeasurement]) -> None:
                     "policy"
                 )
     seen: dict[tuple[object, str], Path] = {}
-    for c in found:
+    for c in stores:
         revision = str(c.identity["revision"])
         first = seen.setdefault((c.place, revision), c.path)
         if first != c.path and "unknown" not in revision:

@@ -1,7 +1,7 @@
 """Completions of files of rows, judged again by a verifier beside the score that their file has (`compare --verify`).
 
     rejudge(given, judge)      one `Rejudged` per arm, training seed and file
-    lines(found)                 agreement of each, then the disagreements that say most
+    lines(rejudged)              agreement of each, then the disagreements that say most
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:
             gold, _ = gold_of(table.golds[problem])
         except ValueError as error:
             raise DataError(f"{given.name}: gold of problem {problem!r}: {error}") from error
-        for place, (text, correct) in enumerate(zip(texts, right.tolist(), strict=True), 1):
+        for sample, (text, correct) in enumerate(zip(texts, right.tolist(), strict=True), 1):
             if text is None:
-                raise DataError(f"{given.name}: --verify: sample {place} of problem {problem!r} has no text")
-            rows.append((problem, place, correct, text, gold))
+                raise DataError(f"{given.name}: --verify: sample {sample} of problem {problem!r} has no text")
+            rows.append((problem, sample, correct, text, gold))
     verdicts = judge([(text, gold) for *_, text, gold in rows])
     counts = Counter((correct, verdict.label) for (_, _, correct, _, _), verdict in zip(rows, verdicts, strict=True))
     right: Counter[str] = Counter(problem for (problem, *_), verdict in zip(rows, verdicts, strict=True) if verdict.right)
@@ -108,26 +108,26 @@ def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:
     by_verifier = float(np.mean([right[problem] for problem in table.problems] / table.n))
     apart = (
         Disagreement(
-            name=given.name, problem=problem, sample=place, correct=correct, verdict=verdict, gold=gold, text=text
+            name=given.name, problem=problem, sample=sample, correct=correct, verdict=verdict, gold=gold, text=text
         )
-        for (problem, place, correct, text, gold), verdict in zip(rows, verdicts, strict=True)
+        for (problem, sample, correct, text, gold), verdict in zip(rows, verdicts, strict=True)
         if verdict.label != "undecided" and correct != verdict.right
     )
     return Rejudged(name=given.name, counts=counts, pass1=(by_file, by_verifier), disagreements=tuple(apart))
 
 
-def most_telling(found: Sequence[Rejudged], shown: int = SHOWN) -> list[Disagreement]:
+def most_telling(rejudged: Sequence[Rejudged], shown: int = SHOWN) -> list[Disagreement]:
     """Disagreements of both directions in turn, the shortest completions first, which are read fastest; of completions with the
     same gold, verdict and end only one."""
-    apart = {(d.correct, d.gold, d.verdict.reason, d.text[-TAIL:]): d for one in found for d in one.disagreements}
+    apart = {(d.correct, d.gold, d.verdict.reason, d.text[-TAIL:]): d for one in rejudged for d in one.disagreements}
     ways = [sorted((d for d in apart.values() if d.correct == side), key=lambda d: len(d.text)) for side in (True, False)]
     return [d for d in chain.from_iterable(zip_longest(*ways)) if d is not None][:shown]
 
 
-def lines(found: Sequence[Rejudged]) -> Iterator[str]:
+def lines(rejudged: Sequence[Rejudged]) -> Iterator[str]:
     """For a terminal."""
     yield "judged again by the mathematics verifier (the verdict above is by the files' scores):"
-    for one in found:
+    for one in rejudged:
         agreed = one.decided - one.only_file - one.only_verifier
         share = f" ({agreed / one.decided:.1%})" if one.decided else ""
         yield (
@@ -135,9 +135,9 @@ def lines(found: Sequence[Rejudged]) -> Iterator[str]:
             f"{one.only_file:,}, by the verifier alone {one.only_verifier:,}; undecided {one.undecided:,}; pass@1 "
             f"{one.pass1[0]:.3f} by the file, {one.pass1[1]:.3f} by the verifier"
         )
-    telling = most_telling(found)
+    telling = most_telling(rejudged)
     if telling:
-        yield f"where they differ, {len(telling)} of {sum(len(one.disagreements) for one in found):,}:"
+        yield f"where they differ, {len(telling)} of {sum(len(one.disagreements) for one in rejudged):,}:"
     for d in telling:
         file = "correct" if d.correct else "wrong"
         end = " ".join(d.text[-TAIL:].split())

@@ -37,11 +37,11 @@ def measurements_of_rows(
 ) -> tuple[list[SampledMeasurement], list[str]]:
     """The measurements of all files of rows, with notes. stores: those of sample stores, which may be compared with them; samples:
     use only the first this many samples of each problem; choice: how the answers are read, and the chance floor."""
-    tables, found, notes = list(placed(given, stores)), list[SampledMeasurement](), list[str]()
+    tables, measurements, notes = list(placed(given, stores)), list[SampledMeasurement](), list[str]()
     for task in dict.fromkeys(table.task for table in tables):
-        here, beside = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
-        order = beside[0].problems if beside else here[0].table.problems
-        _check_problems(here, order, beside[0].name if beside else here[0].name)
+        here, task_stores = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
+        order = task_stores[0].problems if task_stores else here[0].table.problems
+        _check_problems(here, order, task_stores[0].name if task_stores else here[0].name)
         _check_golds(here)
         cluster, chance = clusters_of(here, order), floor_of(here, order, choice.floor)
         repeated = _repeated_prompts(here, dict(zip(order, cluster, strict=False)))
@@ -52,12 +52,12 @@ def measurements_of_rows(
         if choice.answers_in:
             here = [replace(one, table=answers_read(one.table, choice.answers_in)) for one in here]
         checked, more = independent([replace(one, table=one.table.ordered(order)) for one in here])
-        fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in beside])
+        fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in task_stores])
         notes += [*more, *repeated, *_unequal(checked, fewest)]
         if cluster and len({one.temperature for one in here}) > 1:
             notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
-        found += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
-    return found, list(dict.fromkeys(notes))
+        measurements += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
+    return measurements, list(dict.fromkeys(notes))
 
 
 def beside_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
@@ -109,24 +109,24 @@ def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
 
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
     """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
-    found = [_checked(one.table) for one in here]
-    masks = _same_places(here, found)
+    checks = [_checked(one.table) for one in here]
+    masks = _same_places(here, checks)
     signs: dict[str, list[tuple[str, str]]] = {}
-    for one, checked in zip(here, found, strict=True):
+    for one, checked in zip(here, checks, strict=True):
         for finding in checked.findings if checked else ():
             signs.setdefault(finding.kind, []).append((one.name, finding.words))
     notes = []
     for (name, words), *others in signs.values():
         more = f" and {len(others)} other sets of samples" if others else ""
         notes.append(f"{name}{more}: {words}.")
-    pairs = zip(masks, found, strict=True)
+    pairs = zip(masks, checks, strict=True)
     copied = sum(not np.array_equal(mask, own.kept) for mask, own in pairs if mask is not None and own is not None)
     if copied:
         notes.append(f"The same places are left out of {copied} more sets of samples of that file.")
-    for other, checked in zip(here, found, strict=True):
+    for other, checked in zip(here, checks, strict=True):
         if other.arm != here[0].arm:
             both = f"{here[0].name} and {other.name}"
-            notes += [f"{both}: {words}." for words in _alike(here[0], other, (found[0], checked))]
+            notes += [f"{both}: {words}." for words in _alike(here[0], other, (checks[0], checked))]
     kept = [one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)]
     return kept, notes
 
@@ -149,28 +149,28 @@ def _group_size(table: CountTable) -> int | None:
 
 
 def _alike(
-    a: GivenTable, b: GivenTable, found: tuple[Independence | None, Independence | None]
+    a: GivenTable, b: GivenTable, checks: tuple[Independence | None, Independence | None]
 ) -> Iterator[str]:
     """What two sets of samples of the same problems have in common that separate sampling would not show."""
     one, two = a.table, b.table
     for left, right in ((one.texts, two.texts), (one.answers, two.answers)):  # answers only where a side has no texts
-        if left is not None and right is not None and found[0] and found[1]:
-            yield from (finding.words for finding in check_pair(left, right, kept=(found[0].kept, found[1].kept)))
+        if left is not None and right is not None and checks[0] and checks[1]:
+            yield from (finding.words for finding in check_pair(left, right, kept=(checks[0].kept, checks[1].kept)))
             return
     if np.array_equal(one.n, two.n):
         yield from (finding.words for finding in check_counts(one.n, one.c, two.c))
 
 
-def _same_places(here: Sequence[GivenTable], found: Sequence[Independence | None]) -> list[Bools | None]:
+def _same_places(here: Sequence[GivenTable], checks: Sequence[Independence | None]) -> list[Bools | None]:
     """The samples to use. Places that are copies on all problems of one set are left out of every set of the file: one program
     drew them all, and copies cannot be seen in a set whose answers are nearly all equal."""
     copies: dict[tuple[Path, int], Bools] = {}
-    for one, checked in zip(here, found, strict=True):
+    for one, checked in zip(here, checks, strict=True):
         if checked is not None and np.all(checked.kept == checked.kept[0]):
             key = one.path, checked.kept.shape[1]
             copies[key] = copies.get(key, np.True_) & checked.kept[0]
     out: list[Bools | None] = []
-    for one, checked in zip(here, found, strict=True):
+    for one, checked in zip(here, checks, strict=True):
         if checked is not None:
             out.append(checked.kept & copies.get((one.path, checked.kept.shape[1]), np.True_))
         else:
@@ -205,11 +205,11 @@ def _repeated_prompts(here: Sequence[GivenTable], cluster: Mapping[str, str]) ->
         twice = [(a, b) for a, b in pairs if a != b and not (cluster and cluster[a] == cluster[b])]
         if not twice:
             continue
-        said = "the problems {!r} and {!r} have the same prompt, so one problem counts twice".format(*(x[:40] for x in twice[0]))
+        message = "the problems {!r} and {!r} have the same prompt, so one problem counts twice".format(*(x[:40] for x in twice[0]))
         if one.format in OWN:
-            raise DataError(f'{one.name}: {said}; remove one of them on both sides, or give both rows the same "cluster"')
+            raise DataError(f'{one.name}: {message}; remove one of them on both sides, or give both rows the same "cluster"')
         more = f"; so do {len(twice) - 1} others" if len(twice) > 1 else ""
-        return [f"{one.name}: {said}{more}."]
+        return [f"{one.name}: {message}{more}."]
     return []
 
 
@@ -265,11 +265,11 @@ def _check_temperatures(here: Sequence[GivenTable]) -> None:
     for one in here:
         heats.setdefault(one.arm, set()).add(one.temperature)
     (first, own), *others = heats.items()
-    for arm, found in others:
-        if not own & found:
+    for arm, temperatures in others:
+        if not own & temperatures:
             raise DataError(
-                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against "
-                "pass@k; sample both at the same temperature"
+                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(temperatures)}: temperature trades pass@1 "
+                "against pass@k; sample both at the same temperature"
             )
 
 

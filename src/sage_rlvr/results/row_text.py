@@ -89,7 +89,7 @@ def unread(row: Row) -> bool:
 class View:
     """The texts of a row.
 
-    place: metric and task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the outcome,
+    metric: with the task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the outcome,
     with the reason of an unknown one. about: checkpoints or methods. score, rival_score: the means of both arms. over: the units of
     the interval. holm: the corrected p. power, detectable: the detectable difference in full and in short. decided: which of two
     procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where a is.
@@ -99,7 +99,7 @@ class View:
     b: str
     name: str
     rival: str
-    place: str
+    metric: str
     outcome: End
     label: str
     about: str
@@ -124,12 +124,12 @@ class View:
     @property
     def head(self) -> str:
         """ "pass@256 on word_problems, chance 0.512"."""
-        return listed(self.place, self.chance)
+        return listed(self.metric, self.chance)
 
     @property
     def column(self) -> str:
         """The head of a column, on a line each: "vs GRPO", "pass@256", "chance 0.512"."""
-        return listed(f"vs {self.rival}", self.place, self.chance, by="\n")
+        return listed(f"vs {self.rival}", self.metric, self.chance, by="\n")
 
     @property
     def brief(self) -> str:
@@ -139,8 +139,8 @@ class View:
     @property
     def full(self) -> str:
         """Everything behind the outcome of a sentence."""
-        found = listed(self.difference and f"difference {self.difference}", listed(self.level, self.over, by=" "))
-        numbers = listed(found, self.p, self.holm)
+        estimate = listed(self.difference and f"difference {self.difference}", listed(self.level, self.over, by=" "))
+        numbers = listed(estimate, self.p, self.holm)
         return bracketed(numbers, self.power, self.decided, self.covers, self.chance, self.below, self.left_out)
 
 
@@ -162,10 +162,10 @@ def bracketed(*parts: str) -> str:
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """key -> the things with this key, in order."""
-    found: dict[K, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for thing in things:
-        found.setdefault(key(thing), []).append(thing)
-    return found
+        groups.setdefault(key(thing), []).append(thing)
+    return groups
 
 
 def first_of(names: Sequence[str], most: int) -> str:
@@ -178,30 +178,30 @@ def many(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def ends_text(found: Interval) -> str:
+def ends_text(interval: Interval) -> str:
     """ "−0.005 to +0.045"."""
-    return f"{signed(found.low)} to {signed(found.high)}"
+    return f"{signed(interval.low)} to {signed(interval.high)}"
 
 
-def interval_text(found: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     """ "95 % interval −0.005 to +0.045 over 3 training seeds"."""
-    return f"{100 * found.level:g} % interval {ends_text(found)} over {found.n} {found.over}"
+    return f"{100 * interval.level:g} % interval {ends_text(interval)} over {interval.n} {interval.over}"
 
 
-def score_text(found: Interval, form: str = ".3f") -> str:
+def score_text(interval: Interval, form: str = ".3f") -> str:
     """ "0.150 [0.100, 0.200]"; without an interval the value only. form: of each number."""
-    ends = f" [{found.low:{form}}, {found.high:{form}}]" if math.isfinite(found.width) else ""
-    return f"{found.value:{form}}{ends}"
+    ends = f" [{interval.low:{form}}, {interval.high:{form}}]" if math.isfinite(interval.width) else ""
+    return f"{interval.value:{form}}{ends}"
 
 
-def difference_text(found: PairedDifference, without: str = "") -> str:
+def difference_text(comparison: PairedDifference, without: str = "") -> str:
     """ "+0.020 (−0.005 to +0.045, p = 0.120)", and what decided where interval and p disagree. without: text in place of the
     interval where there is none."""
-    gap = found.difference
+    gap = comparison.difference
     if not math.isfinite(gap.width):
         return signed(gap.value) + bracketed(without)
-    p = p_text(found.p) if math.isfinite(found.p) else ""
-    return signed(gap.value) + bracketed(listed(ends_text(gap), p), _decided(found))
+    p = p_text(comparison.p) if math.isfinite(comparison.p) else ""
+    return signed(gap.value) + bracketed(listed(ends_text(gap), p), _decided(comparison))
 
 
 def view(row: Row) -> View:
@@ -216,7 +216,7 @@ def view(row: Row) -> View:
         b=row.b,
         name=f"{row.a} vs {row.b}" if row.why == "placebo" else row.a,
         rival=rival(row),
-        place=f"{row.metric} on {row.task}" if row.task else str(row.metric),
+        metric=f"{row.metric} on {row.task}" if row.task else str(row.metric),
         outcome=word,
         label=f"{word} ({reason})" if reason else word,
         about=ABOUT[c.over] if c.known else "",

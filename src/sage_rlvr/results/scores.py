@@ -67,8 +67,8 @@ class ProblemScores:
             )
         if self.n is None:
             return seed_interval(values.mean(axis=1))
-        found = seed_interval(values.mean(axis=1), least=least_seen(self.values.size))
-        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if len(values) > 2 else found
+        interval = seed_interval(values.mean(axis=1), least=least_seen(self.values.size))
+        return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high)) if len(values) > 2 else interval
 
     def below(self, k: int, chance: Chance) -> bool:
         """`Chance.below` of the mean pass@k."""

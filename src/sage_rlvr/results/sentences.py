@@ -25,7 +25,7 @@ from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
 
-SENTENCE = "{v.a} vs {v.b}, {v.place}: {v.label}{v.about}{v.full}."
+SENTENCE = "{v.a} vs {v.b}, {v.metric}: {v.label}{v.about}{v.full}."
 LINE = "Against {v.rival}, {v.head}: {ends}."
 LEVELS = "{v.head}: {v.b} {v.rival_score}; {ends}."
 ARM = "{v.name}{v.brief}"
@@ -101,8 +101,8 @@ def sentences(rows: Sequence[Row]) -> list[str]:
 
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows by family, rival, metric and task, in order; the primary family first."""
-    found = grouped(rows, lambda row: (row.family, rival(row), row.metric, row.task))
-    return [found[key] for key in sorted(found, key=lambda key: key[0] != "primary")]
+    by_key = grouped(rows, lambda row: (row.family, rival(row), row.metric, row.task))
+    return [by_key[key] for key in sorted(by_key, key=lambda key: key[0] != "primary")]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequ
 
 
 def _asks_about_the_base(results: Results) -> bool:
-    asked = results.design.questions
-    return bool(asked) and all(q.b in (BASE, COLDER) for q in asked)
+    questions = results.design.questions
+    return bool(questions) and all(q.b in (BASE, COLDER) for q in questions)
 
 
 def _lead(rows: Sequence[Row]) -> str:
@@ -168,7 +168,7 @@ def _unanswered(rows: Sequence[Row], results: Results) -> str:
             a=design.called(q.a), b=design.called(q.b), metric=q.metric,
             why="no such comparison exists" if q.metric in known or is_of_samples(q.metric, k) else f"k is {k} here",
         )
-        for q, found in answering(design, rows) if not found
+        for q, matches in answering(design, rows) if not matches
     ]  # fmt: skip
     more = [f"{len(lost) - MOST} more"] if len(lost) > MOST else []
     return UNANSWERED.format(questions="; ".join([*lost[:MOST], *more])) if lost else ""
@@ -179,16 +179,16 @@ def _widened(rows: Sequence[Row], k: int) -> str:
     metric = Metric(k=k)
     ends = {row.a: outcome(row) for row in rows if row.metric == metric}
     higher = [name for name, end in ends.items() if end == End.HIGHER]
-    found = "all" if len(higher) == len(ends) else "some" if higher else "none"
+    kind = "all" if len(higher) == len(ends) else "some" if higher else "none"
     if ends and set(ends.values()) == {End.LOWER}:
-        found = "lower"
-    return WIDENED[found].format(metric=metric, arms=", ".join(higher)) if ends else ""
+        kind = "lower"
+    return WIDENED[kind].format(metric=metric, arms=", ".join(higher)) if ends else ""
 
 
 def _levels(rows: Sequence[Row], k: int) -> str:
     """pass@k and pass@1 of the base, and of the arms by outcome."""
-    found = [group for n in (k, 1) for group in groups(row for row in rows if row.metric == Metric(k=n))]
-    return " ".join(LEVELS.format(v=view(some[0]), ends=_ends(some, ARM_WITH_SCORE)) for some in found)
+    levels = [group for n in (k, 1) for group in groups(row for row in rows if row.metric == Metric(k=n))]
+    return " ".join(LEVELS.format(v=view(some[0]), ends=_ends(some, ARM_WITH_SCORE)) for some in levels)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ def families(rows: Sequence[Row]) -> str:
     return FAMILIES.format(families=" and once over ".join(parts)) if parts else ""
 
 
-def starts(found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Which arm is the starting point of which others, one sentence each. found: starting point -> arms."""
-    return [STARTS[len(arms) > 1].format(arms=", ".join(arms), start=start) for start, arms in found.items()]
+def starts(arms_by_start: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which arm is the starting point of which others, one sentence each. arms_by_start: starting point -> arms."""
+    return [STARTS[len(arms) > 1].format(arms=", ".join(arms), start=start) for start, arms in arms_by_start.items()]
 
 
 def nothing(results: Results) -> str:
     """The line instead of `answer` for no rows: what to evaluate next, or which path to add."""
-    said = [NOTHING]
+    parts = [NOTHING]
 
     def on_task(run: TrainingRun) -> bool:
         return bool(run.config.get("task") or run.config.get("data"))
@@ -229,14 +229,14 @@ def nothing(results: Results) -> str:
     if bare and bare[0].path is not None:
         given = ["--samples", 64] if on_task(bare[0]) else []  # a run stores only the name of a plugin
         given += [word for name in bare[0].config.get("plugins") or () if given for word in ("--plugin", name)]
-        said.append(f"Runs without an evaluation: {len(bare)}. Evaluate them: `{suggest('eval', bare[0].path, *given)}`.")
+        parts.append(f"Runs without an evaluation: {len(bare)}. Evaluate them: `{suggest('eval', bare[0].path, *given)}`.")
     if len(scored | {run.arm for run in bare}) < 2:
         runs = list(results.runs.values())
         base = {run.config.get("model") for run in runs} == {EMBEDDED} and not any(map(on_task, runs))
-        said.append(f"Add another policy: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
+        parts.append(f"Add another policy: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
     elif not bare:
-        said.append("Evaluate both with the same --task, --split, --seed and --problems.")
-    return " ".join(said)
+        parts.append("Evaluate both with the same --task, --split, --seed and --problems.")
+    return " ".join(parts)
 
 
 def state(run: TrainingRun, evaluated: bool = False) -> str:

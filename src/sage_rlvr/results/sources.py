@@ -57,8 +57,8 @@ class TrainingRun:
         """Raw KL at the end of training, nats per token: the mean over the last tenth of the steps that logged it. None if no step
         logged it or if the mean is not finite."""
         values = [float(row["kl/to_reference"]) for row in self.metrics if "kl/to_reference" in row]
-        found = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
-        return found if math.isfinite(found) else None
+        kl = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
+        return kl if math.isfinite(kl) else None
 
 
 Runs = Mapping[tuple[str, int], TrainingRun]
@@ -67,10 +67,10 @@ Runs = Mapping[tuple[str, int], TrainingRun]
 
 def by_arm(runs: Runs) -> dict[str, dict[int, TrainingRun]]:
     """Arm -> training seed -> run, in order."""
-    found: dict[str, dict[int, TrainingRun]] = {}
+    arms: dict[str, dict[int, TrainingRun]] = {}
     for (arm, seed), run in runs.items():
-        found.setdefault(arm, {})[seed] = run
-    return found
+        arms.setdefault(arm, {})[seed] = run
+    return arms
 
 
 @dataclass(frozen=True, kw_only=True)

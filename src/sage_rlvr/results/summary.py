@@ -44,80 +44,80 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     arms = exact.where(task="").by_arm()
     base = arms.get(results.home or "")
     numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
-    found = _design_facts(results, findings, ks)
-    found["created"] = max((run.created[:10] for run in runs.values()), default="")
-    found["base"] = None if base is None else _base(base, numbers, curves, ks, runs.get((base.rows[0].arm, 0)))
-    found["arms"] = _arms(results, arms, numbers, curves, ks)
-    found["curves"] = {}
+    summary = _design_facts(results, findings, ks)
+    summary["created"] = max((run.created[:10] for run in runs.values()), default="")
+    summary["base"] = None if base is None else _base(base, numbers, curves, ks, runs.get((base.rows[0].arm, 0)))
+    summary["arms"] = _arms(results, arms, numbers, curves, ks)
+    summary["curves"] = {}
     for name in dict.fromkeys([results.home or "", *design.names]):
         if curve := curves.get((name, "", REFERENCE)):
-            found["curves"][name] = _curves(numbers[name], curve)
-    found["sampled"] = _sampled(design, results.table.sampled(), curves)
-    found[KEY] = {}
+            summary["curves"][name] = _curves(numbers[name], curve)
+    summary["sampled"] = _sampled(design, results.table.sampled(), curves)
+    summary[KEY] = {}
     for task in results.tasks:
         chance = results.chances.get(task)
-        found[KEY][task] = None if chance is None else chance.tree()
-    found["away"] = {}
+        summary[KEY][task] = None if chance is None else chance.tree()
+    summary["away"] = {}
     for task in design.facts.get("evaluate", {}).get("ood", ()):
         on_task = exact.where(task=task).by_arm()
         task_numbers = {name: numbers_of(rows, ks) for name, rows in on_task.items()}
-        found["away"][task] = _away(design, on_task, task_numbers, curves, ks)
-    found["rows"] = [row_tree(row) for row in findings.rows]
-    found["cold"] = _cold(design, arms, curves, k)
-    found["power"] = _power(base, results.base_record, k)
-    found["gains"] = findings.gains
-    found["relabelled"] = findings.relabelled
+        summary["away"][task] = _away(design, on_task, task_numbers, curves, ks)
+    summary["rows"] = [row_tree(row) for row in findings.rows]
+    summary["cold"] = _cold(design, arms, curves, k)
+    summary["power"] = _power(base, results.base_record, k)
+    summary["gains"] = findings.gains
+    summary["relabelled"] = findings.relabelled
     if results.sampled_only:
-        found["verdicts"] = tree(findings.verdicts, results.given, results.notes)
-    found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
-    found["left_out"] = list(results.notes)
-    found["failed"] = list(results.failed)
-    found["warnings"] = []
+        summary["verdicts"] = tree(findings.verdicts, results.given, results.notes)
+    summary["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
+    summary["left_out"] = list(results.notes)
+    summary["failed"] = list(results.failed)
+    summary["warnings"] = []
     for run in runs.values():
-        found["warnings"] += [{"arm": run.arm, "seed": run.seed, **warning} for warning in run.warnings]
-    found["not_run"] = []
+        summary["warnings"] += [{"arm": run.arm, "seed": run.seed, **warning} for warning in run.warnings]
+    summary["not_run"] = []
     for wanted in design.facts.get("runs", ()):
         if not wanted["complete"]:
             arm, seed = design.called(wanted["arm"]), wanted["seed"]
-            found["not_run"].append(f"{arm} s{seed}: {state(runs[arm, seed])}")
-    return dict(plain(found))
+            summary["not_run"].append(f"{arm} s{seed}: {state(runs[arm, seed])}")
+    return dict(plain(summary))
 
 
 def _design_facts(results: Results, findings: Findings, ks: Sequence[int]) -> dict[str, Any]:
     """What the design asks, what was evaluated, and the model."""
     design, facts = results.design, results.design.facts
     control = design.arm(design.control or "")
-    found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
+    summary: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
     for name in ("design", "world", "versions", "steps", "choice"):
-        found[name] = facts.get(name)
-    found["control"] = control.key if control else ""
-    found["seeds"] = list(design.seeds)
-    found["questions"] = [asdict(question) for question in design.questions]
+        summary[name] = facts.get(name)
+    summary["control"] = control.key if control else ""
+    summary["seeds"] = list(design.seeds)
+    summary["questions"] = [asdict(question) for question in design.questions]
     if design.baselines:
-        found["baselines"] = [asdict(baseline) for baseline in design.baselines]
-        found["oracle"] = design.oracle
-        found["room"] = [asdict(row) for row in findings.headroom]
+        summary["baselines"] = [asdict(baseline) for baseline in design.baselines]
+        summary["oracle"] = design.oracle
+        summary["room"] = [asdict(row) for row in findings.headroom]
     if design.baselines and design.discarded:
-        found["discarded"] = list(design.discarded)
+        summary["discarded"] = list(design.discarded)
     main = [record for (_, _, task), record in results.records.items() if not task]
-    found["evaluate"] = facts.get("evaluate") or _evaluated(main)
-    found["policy"] = _policy(main if results.base_record is None else [results.base_record], results.runs.values())
-    return found
+    summary["evaluate"] = facts.get("evaluate") or _evaluated(main)
+    summary["policy"] = _policy(main if results.base_record is None else [results.base_record], results.runs.values())
+    return summary
 
 
 def _arms(results: Results, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """Key -> scores, training and exact KL of every arm but the base."""
     design, trained = results.design, by_arm(results.runs)
     kls = exact_kls_of_main(results.table.sampled())
-    found = {}
+    rows = {}
     for arm in design.arms:
         if arm.name == results.home or (arm.name in design.extra_arms and arm.name not in arms):
             continue
         row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
         row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
         row |= _exact_kl({seed: kl for (name, seed), kl in kls.items() if name == arm.name})
-        found[arm.key] = row
-    return found
+        rows[arm.key] = row
+    return rows
 
 
 def _evaluated(records: Sequence[Record]) -> dict[str, Any]:
@@ -154,8 +154,8 @@ Numbers = Mapping[str, ExactNumbers]
 Curves = Mapping[Place, PassCurve]
 
 
-def _trees(found: Mapping[Any, Interval]) -> dict[str, Any]:
-    return {str(name): asdict(interval) for name, interval in found.items()}
+def _trees(intervals: Mapping[Any, Interval]) -> dict[str, Any]:
+    return {str(name): asdict(interval) for name, interval in intervals.items()}
 
 
 def _passes(curve: PassCurve | None, ks: Sequence[int]) -> dict[str, Any]:
@@ -178,16 +178,16 @@ def _base(
     """The base on a task. run: its own training on the main task, if it was trained."""
     reference = base.where(temperature=REFERENCE).rows[0]
     own, curve = numbers[reference.arm], curves[reference.place]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if run is not None:
-        found["trained"] = {"pass": _passes(curve, ks), **_raw_kl([run])}
-    found["label"] = reference.arm
-    found["pass"] = _by_seed(curve, ks)[str(reference.seed)]
-    found["distinct"] = reference.distinct
-    found["best"] = asdict(own.tops[0])
-    found["frontier"] = own.frontiers[reference.seed]
-    found["support"] = sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in reference.logps)
-    return found
+        values["trained"] = {"pass": _passes(curve, ks), **_raw_kl([run])}
+    values["label"] = reference.arm
+    values["pass"] = _by_seed(curve, ks)[str(reference.seed)]
+    values["distinct"] = reference.distinct
+    values["best"] = asdict(own.tops[0])
+    values["frontier"] = own.frontiers[reference.seed]
+    values["support"] = sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in reference.logps)
+    return values
 
 
 def _scored(rows: ExactMeasurements, numbers: ExactNumbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
@@ -220,13 +220,13 @@ def _arm(arm: Arm, rows: ExactMeasurements | None, numbers: Numbers, curves: Cur
 def _away(design: Design, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """The base and the arms on another task."""
     base = arms.get(design.base or "")
-    found = {}
+    rows = {}
     for arm in design.arms:
         if arm.name in arms:
-            found[arm.key] = _scored(arms[arm.name], numbers[arm.name], curves, ks)
+            rows[arm.key] = _scored(arms[arm.name], numbers[arm.name], curves, ks)
     if base is None:
-        return {"problems": None, "base": None, "arms": found}
-    return {"problems": len(base.rows[0].problems), "base": _base(base, numbers, curves, ks), "arms": found}
+        return {"problems": None, "base": None, "arms": rows}
+    return {"problems": len(base.rows[0].problems), "base": _base(base, numbers, curves, ks), "arms": rows}
 
 
 def _cold(design: Design, arms: Arms, curves: Curves, k: int) -> dict[str, Any] | None:
@@ -266,13 +266,13 @@ def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Cu
     """pass@k over powers of two for every policy with samples of a task, the base first, hot before cold. An arm sampled at several
     temperatures counts as several policies; "base" is the base at the reference temperature."""
     out, policies = [], table.policies()
-    places = sorted(policies, key=lambda place: in_order(design, place))
+    places = sorted(policies, key=lambda key: in_order(design, key))
     for name, task, temperature in places:
         curve = curves.get((name, task, temperature))
         if curve is None or curve.n is None:  # the exact scores of a policy are shown in place of its samples
             continue
-        alone = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in places) == 1
-        label = name if alone else f"{name} at T = {temperature:g}"
+        unique = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in places) == 1
+        label = name if unique else f"{name} at T = {temperature:g}"
         row = {"label": label, "policy": name, "task": task, "n": curve.n}
         row |= {"temperature": temperature, "problems": curve.problems, "seeds": curve.seeds}
         row |= Reasons.sum(one.reasons for one in policies[name, task, temperature].rows).fractions()
@@ -358,7 +358,7 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
     if not all(updated):
         return None
     keys = {"active": "guide/active_frac", "q": "guide/q_mean", "log_q_sum": "guide/log_q_sum"}
-    found = {}
+    means = {}
     for part in ("first", "last"):
         for name, key in keys.items():
             if not all(key in row for rows in updated for row in rows):  # runs of before have no log_q_sum
@@ -366,8 +366,8 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
             by_run = []
             for rows in updated:
                 by_run.append(float(np.mean([float(row[key]) for row in _part(rows, part)])))
-            found[f"{name}_{part}"] = float(np.mean(by_run))
-    return found
+            means[f"{name}_{part}"] = float(np.mean(by_run))
+    return means
 
 
 def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, list[float]]:

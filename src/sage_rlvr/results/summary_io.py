@@ -31,39 +31,39 @@ FORMAT = 2
 def read_summary(path: Path) -> dict[str, Any]:
     """Read a summary.json. Raises DataError with the path for a file that cannot be read or has invalid comparisons."""
     again = f"create it again with: {suggest('sweep', 'DESIGN')}"
-    found: dict[str, Any] = read_json(path, advice=again)
-    if (known := found.get("format")) != FORMAT:
+    summary: dict[str, Any] = read_json(path, advice=again)
+    if (known := summary.get("format")) != FORMAT:
         raise DataError(f"{path}: format {known!r}; this version reads {FORMAT}, use the version that wrote it")
     with understood(path, advice=again):
-        rows_of_summary(found)
-        design_of_summary(found)
-    return found
+        rows_of_summary(summary)
+        design_of_summary(summary)
+    return summary
 
 
-def design_of_summary(found: Mapping[str, Any]) -> Design:
+def design_of_summary(summary: Mapping[str, Any]) -> Design:
     """The design of a stored summary: arms, control and questions. The rows contain the controls that were found by structure."""
     arms = tuple(
         Arm(
             name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row,
             matched=tuple(row.get("matched", ())),
         )
-        for key, row in found["arms"].items()
+        for key, row in summary["arms"].items()
     )
-    control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
+    control = summary["arms"].get(summary["control"], {}).get("label", summary["control"] or None)
     # a task that cannot list its right answers has only samples of the base
-    base = found["base"] or any(row["policy"] == BASE for row in found.get("sampled") or ())
+    base = summary["base"] or any(row["policy"] == BASE for row in summary.get("sampled") or ())
     return Design(
         arms=arms, base=BASE if base else None, control=control,
-        seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
-        questions=questions_of(found.get("questions", ())),
-        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("baselines", ())),
-        oracle=found.get("oracle"), discarded=tuple(found.get("discarded", ())), facts=found,
+        seeds=tuple(summary["seeds"]), title=summary["title"], notes=summary["notes"],
+        questions=questions_of(summary.get("questions", ())),
+        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in summary.get("baselines", ())),
+        oracle=summary.get("oracle"), discarded=tuple(summary.get("discarded", ())), facts=summary,
     )  # fmt: skip
 
 
-def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
+def rows_of_summary(summary: Mapping[str, Any]) -> list[Row]:
     """The comparisons of a summary before correction."""
-    return [row_of_tree(row) for row in found["rows"]]
+    return [row_of_tree(row) for row in summary["rows"]]
 
 
 _OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")

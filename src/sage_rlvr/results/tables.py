@@ -118,14 +118,14 @@ def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     return Table(header=("arm", *columns), rows=tuple(body), notes=(CHIPS,))
 
 
-def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
+def cell(estimate: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
     """A value with its interval on the next line. An interval over two training seeds is left out because it covers impossible
     values. An interval from JSON is a mapping."""
-    if found is None:
+    if estimate is None:
         return NONE
-    if isinstance(found, (int, float)):
-        return f"{found:,.{digits}f}"
-    tree = found if isinstance(found, Mapping) else vars(found)
+    if isinstance(estimate, (int, float)):
+        return f"{estimate:,.{digits}f}"
+    tree = estimate if isinstance(estimate, Mapping) else vars(estimate)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
     text = f"{value:,.{digits}f}"
     too_few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
@@ -138,13 +138,13 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
 # scores and training, from the tree of `results.summary`
 
 
-def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
+def scores(summary: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, KL. world: scores on
     another task, without distinct completions and KL."""
-    here = found if world is None else found["away"][world]
-    wanted = len(found["seeds"])
-    chance = chance_in(found, world or "")
-    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
+    here = summary if world is None else summary["away"][world]
+    wanted = len(summary["seeds"])
+    chance = chance_in(summary, world or "")
+    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in summary.get("sampled", ())}
 
     def seeds(row: Mapping[str, Any]) -> str:
         if row["label"] == "base":
@@ -157,10 +157,10 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
         return SAMPLED if row["label"] in sampled else NOT_RUN
 
     columns: Columns = {"arm": lambda row: row["label"], "seeds": seeds}
-    for k in found["ks"]:
+    for k in summary["ks"]:
         columns[f"pass@{k}"] = partial(score, k=k)
     if world is None:
-        columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
+        columns[f"distinct in {summary['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
     shared = () if here["base"] is None else here["base"]["frontier"]  # other tasks have only the frontier of the base
 
     def best(row: Mapping[str, Any]) -> str:
@@ -169,13 +169,13 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     columns["best pass@1\nat any T"] = best
     if world is None:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
-    exact = world is None and any("kl_exact" in arm for arm in found["arms"].values())
+    exact = world is None and any("kl_exact" in arm for arm in summary["arms"].values())
     if exact:
         columns[EXACT_KL] = lambda row: cell(row.get("kl_exact"), 4)
     rows = [] if here["base"] is None else [base_row(here["base"])]
-    for key, arm in found["arms"].items():
+    for key, arm in summary["arms"].items():
         rows.append({"label": arm["label"], **(here["arms"].get(key) or {})})
-    made = with_chance(table(columns, rows), chance, {f"pass@{k}": k for k in found["ks"]})
+    made = with_chance(table(columns, rows), chance, {f"pass@{k}": k for k in summary["ks"]})
     notes = []
     if any(SAMPLED in row for row in made.rows):
         notes.append(SAMPLES)
@@ -184,9 +184,9 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     return replace(made, notes=(*notes, *made.notes))
 
 
-def chance_in(found: Mapping[str, Any], task: str = "") -> Chance | None:
+def chance_in(summary: Mapping[str, Any], task: str = "") -> Chance | None:
     """The chance floor of a summary's task."""
-    return chance_of_tree((found.get(KEY) or {}).get(task))
+    return chance_of_tree((summary.get(KEY) or {}).get(task))
 
 
 def passed(row: Mapping[str, Any], k: int, chance: Chance | None) -> str:
@@ -211,14 +211,14 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
     return replace(made, rows=(*made.rows, ("chance", *cells)), notes=(*made.notes, note))
 
 
-def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
+def samples(summary: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
     """pass@k and KL of the sampled policies of each task of a summary, with its title."""
     out = []
-    raw = {arm["label"]: arm["kl_raw"] for arm in found["arms"].values() if "kl_raw" in arm}
-    exact = {arm["label"]: arm["kl_exact"] for arm in found["arms"].values() if "kl_exact" in arm}
+    raw = {arm["label"]: arm["kl_raw"] for arm in summary["arms"].values() if "kl_raw" in arm}
+    exact = {arm["label"]: arm["kl_exact"] for arm in summary["arms"].values() if "kl_exact" in arm}
     for task, rows in sampled.items():
         least = min(row["n"] for row in rows)
-        chance = chance_in(found, task)
+        chance = chance_in(summary, task)
         ks = [k for k in (1, FEW) if k < least]
         ks.append(least)
         columns: Columns = {"arm": lambda row: row["label"], "problems × samples": _size}
@@ -266,9 +266,9 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def room(found: Mapping[str, Any]) -> Table | None:
+def room(summary: Mapping[str, Any]) -> Table | None:
     """Headroom: each candidate between a set of baselines and the oracle at equal pass@1; None without baselines."""
-    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in found.get("room") or ()]
+    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in summary.get("room") or ()]
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"].bare,
         "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),
@@ -288,7 +288,7 @@ def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:
     return f"{strength[f'{what}_first']:{form}}, {strength[f'{what}_last']:{form}}"
 
 
-def costs(found: Mapping[str, Any]) -> Table:
+def costs(summary: Mapping[str, Any]) -> Table:
     """Support relative to the base, tokens, seconds and strength of the guide."""
     columns: Columns = {"arm": lambda row: row["label"]}
 
@@ -301,7 +301,7 @@ def costs(found: Mapping[str, Any]) -> Table:
     columns["training, s"] = lambda row: f"{row['train_seconds']:.0f}" if "train_seconds" in row else ""
     columns["q not 1 on\n(first, last tenth)"] = lambda row: _first_and_last(row, "active", ".1%")
     columns["mean q\n(first, last tenth)"] = lambda row: _first_and_last(row, "q", ".4f")
-    rows = [row for row in found["arms"].values() if row["seeds"] or "steps" in row]
+    rows = [row for row in summary["arms"].values() if row["seeds"] or "steps" in row]
     if any("log_q_sum_first" in (row.get("dose") or {}) for row in rows):  # not logged by older versions
         columns["sum of log q per completion\n(first, last tenth)"] = lambda row: _first_and_last(row, "log_q_sum", ".2f")
     note = (
@@ -318,7 +318,7 @@ TRAINED = {
 }  # fmt: skip
 
 
-def training(found: Mapping[str, Any]) -> Table:
+def training(summary: Mapping[str, Any]) -> Table:
     """Training reward, test score, gradient norms in thirds of the run, zero-variance groups; runs without these metrics have no
     row."""
     columns: Columns = {"arm": lambda row: row["label"]}
@@ -326,7 +326,7 @@ def training(found: Mapping[str, Any]) -> Table:
     def logged(row: Mapping[str, Any], name: str, part: str) -> str:
         return cell(row[name][part]) if name in row else ""
 
-    split = found["evaluate"].get("split") or "test"
+    split = summary["evaluate"].get("split") or "test"
     for head, (name, part) in TRAINED.items():
         columns[head.format(split=split)] = partial(logged, name=name, part=part)
     note = (
@@ -334,5 +334,5 @@ def training(found: Mapping[str, Any]) -> Table:
         "Gradient norms are before clipping. Zero-variance groups: the share of sampled groups in which all rewards are equal, so "
         "that every advantage is 0."
     )
-    rows = [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row]
+    rows = [row for row in summary["arms"].values() if "reward" in row or "grad_norm" in row]
     return table(columns, rows, note)

@@ -91,7 +91,7 @@ class CurveVerdict:
 def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
     """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which
     those of pass@1 and the largest k are read."""
-    sampled, design, found = results.table.sampled(), results.design, []
+    sampled, design, curve_verdicts = results.table.sampled(), results.design, []
     for task, temperature in sorted({(task, t) for _, task, t in sampled.policies()}, key=lambda key: (key[0], -key[1])):
         here = sampled.where(task=task, temperature=temperature)
         arms = list(here.by_arm())
@@ -99,17 +99,17 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
         for arm in arms:
             both = None if arm == control else pair_on(design, arm, control, "control", here).sides(temperature)
             if both is not None:
-                found.append(replace(_verdict(*both, results.k, rows), chance=results.chances.get(task)))
-    return found
+                curve_verdicts.append(replace(_verdict(*both, results.k, rows), chance=results.chances.get(task)))
+    return curve_verdicts
 
 
 def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     a.check_alike(b)
     several, top = max(len(a.values), len(b.values)) > 1, min(k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
-    place = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
+    key = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
     known = {
-        row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
+        row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == key
     }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k).of_shares()) for k in ks}
     curve = a.band(b, top, several=several)
@@ -128,9 +128,9 @@ def _solved(a: ProblemScores, b: ProblemScores) -> SolvedByOne:
     if len(rows) > 1:
         return SolvedByOne(k=n, **means)
     counts = (right_n[0], right[0], left_n[0], left[0])
-    found, (gained, lost) = leash_discoveries(*counts), lone_solver_p(*counts)
+    discoveries, (gained, lost) = leash_discoveries(*counts), lone_solver_p(*counts)
     new, gone = (
-        [p for p, hit in zip(a.problems, hits.tolist(), strict=True) if hit] for hits in (found.new, found.lost)
+        [p for p, hit in zip(a.problems, hits.tolist(), strict=True) if hit] for hits in (discoveries.new, discoveries.lost)
     )
     return SolvedByOne(
         k=n, **means, chance=leash_noise_floor(*counts, n).expanded, p_gained=gained, p_lost=lost, certain_gained=tuple(new),

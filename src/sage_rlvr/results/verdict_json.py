@@ -16,13 +16,13 @@ FORMAT = 1
 
 
 def tree(
-    found: Iterable[CurveVerdict], given: Sequence[GivenRows], notes: Sequence[str], failed: Sequence[str] = ()
+    verdicts: Iterable[CurveVerdict], given: Sequence[GivenRows], notes: Sequence[str], failed: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The verdicts. given, notes: of the results; failed: sentences of `failures`."""
     made = {
         "format": FORMAT,
         "read": [_file_tree(rows) for rows in given],
-        "verdicts": [_tree(verdict) for verdict in found],
+        "verdicts": [_tree(verdict) for verdict in verdicts],
         "notes": list(notes),
         "failed": list(failed),
     }

@@ -63,133 +63,133 @@ PLAN = "what more problems, samples or training seeds would show: {command}"
 SHOWN = 3  # problems by name
 
 
-def headline(found: CurveVerdict) -> str:
+def headline(verdict: CurveVerdict) -> str:
     """The finding in one sentence."""
-    texts = _texts(found)
-    if found.curve is None:
+    texts = _texts(verdict)
+    if verdict.curve is None:
         return NO_VERDICT.format(**texts)
-    return HEADLINE.format(finding=FINDINGS[found.finding].format(**texts), **texts)
+    return HEADLINE.format(finding=FINDINGS[verdict.finding].format(**texts), **texts)
 
 
-def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
+def paragraphs(verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
-    yield " ".join(map(headline, found))
-    numbers = [line for one in found for line in (gain_and_loss(one), solved(one), *below(one)) if line]
+    yield " ".join(map(headline, verdicts))
+    numbers = [line for one in verdicts for line in (gain_and_loss(one), solved(one), *below(one)) if line]
     yield " ".join(f"{line[:1].upper()}{line[1:]}." for line in numbers)
 
 
-def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[CurveVerdict]) -> Iterator[str]:
+def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
     """What a terminal shows: the finding first, what was read, scores, gain and loss over k, problems solved by one only, power."""
-    yield from map(headline, found)
+    yield from map(headline, verdicts)
     yield ""
     yield from map(read_line, given)
-    for one in found:
+    for one in verdicts:
         yield from filter(None, ("\n" + scores(one), gain_and_loss(one), solved(one)))
         yield from distinct_lines(one.a, one.b, one.distinct)
         yield from below(one)
         yield from (() if one.chance is None else [FLOOR.format(about=one.chance.words)])
         yield power(one)
-    if len(found) == 1 and given:
+    if len(verdicts) == 1 and given:
         yield PLAN.format(command=suggest("plan", "--from", *sources, *given[0].evaluation.options))
 
 
-def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
+def ranges_of_k(ranges: Sequence[tuple[int, int]]) -> str:
     """ "k = 1 to 10, 61 to 128", "no k"."""
-    parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
+    parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
     return f"k = {', '.join(parts)}" if parts else "no k"
 
 
-def _texts(found: CurveVerdict) -> dict[str, Any]:
+def _texts(verdict: CurveVerdict) -> dict[str, Any]:
     """What the templates name, of one verdict."""
-    curve, crossed = found.curve, found.crossing
+    curve, crossed = verdict.curve, verdict.crossing
     return {
-        "v": found,
-        "a": found.a.arm,
-        "b": found.b.arm,
-        "on": "" if found.a.task == TASK else f"{found.a.task}: ",
+        "v": verdict,
+        "a": verdict.a.arm,
+        "b": verdict.b.arm,
+        "on": "" if verdict.a.task == TASK else f"{verdict.a.task}: ",
         "gain": ranges_of_k(crossed.gain),
         "loss": ranges_of_k(crossed.loss),
         "undecided": ranges_of_k(crossed.undecided),
         "top": curve.ks[-1] if curve else "",
-        "about": _about(found),
+        "about": _about(verdict),
     }
 
 
-def _about(found: CurveVerdict) -> str:
-    if found.curve is None or found.curve.over == "training seeds":
-        return many(len(found.a.values), "training seed")
-    samples = span(np.concatenate([found.a.samples, found.b.samples]))
-    clusters = f" in {found.curve.n:,} clusters" if found.a.cluster else ""
-    return f"{len(found.a.problems):,} problems{clusters}, {samples} samples each; one run of each, so about these checkpoints"
+def _about(verdict: CurveVerdict) -> str:
+    if verdict.curve is None or verdict.curve.over == "training seeds":
+        return many(len(verdict.a.values), "training seed")
+    samples = span(np.concatenate([verdict.a.samples, verdict.b.samples]))
+    clusters = f" in {verdict.curve.n:,} clusters" if verdict.a.cluster else ""
+    return f"{len(verdict.a.problems):,} problems{clusters}, {samples} samples each; one run of each, so about these checkpoints"
 
 
 def read_line(given: GivenRows) -> str:
     """What was read of a file of rows."""
-    found = given.evaluation
-    seeds = {table.group.seed for table in found.tables if table.group.seed is not None}
-    heats = sorted({table.group.temperature for table in found.tables if table.group.temperature is not None})
+    evaluation = given.evaluation
+    seeds = {table.group.seed for table in evaluation.tables if table.group.seed is not None}
+    heats = sorted({table.group.temperature for table in evaluation.tables if table.group.temperature is not None})
     return READ.format(
-        arms=" and ".join(dict.fromkeys(given.arm_of(table) for table in found.tables)),
-        path=found.path,
-        format=found.format,
-        rows=f"{found.rows:,}",
-        problems=f"{len({problem for table in found.tables for problem in table.problems}):,}",
-        n=span(np.concatenate([table.n for table in found.tables])),
+        arms=" and ".join(dict.fromkeys(given.arm_of(table) for table in evaluation.tables)),
+        path=evaluation.path,
+        format=evaluation.format,
+        rows=f"{evaluation.rows:,}",
+        problems=f"{len({problem for table in evaluation.tables for problem in table.problems}):,}",
+        n=span(np.concatenate([table.n for table in evaluation.tables])),
         seeds=f"{len(seeds)} training seeds, " if len(seeds) > 1 else "",
         heats=f"T = {', '.join(f'{t:g}' for t in heats)}" if heats else "temperature not given",
-        correct=found.correct,
+        correct=evaluation.correct,
     )
 
 
-def scores(found: CurveVerdict) -> str:
+def scores(verdict: CurveVerdict) -> str:
     """pass@k of both arms at the shown k, one line per k."""
-    names = {"a": found.a.arm, "b": found.b.arm}
+    names = {"a": verdict.a.arm, "b": verdict.b.arm}
     return "\n".join(
         SCORE.format(k=k, score_a=score_text(a), score_b=score_text(b), difference=difference_text(gap), **names)
-        + _floor_at(found, k)
-        for k, (a, b, gap) in found.shown.items()
+        + _floor_at(verdict, k)
+        for k, (a, b, gap) in verdict.shown.items()
     )
 
 
-def _floor_at(found: CurveVerdict, k: int) -> str:
-    return "" if found.chance is None else FLOOR_AT.format(floor=found.chance.at(k))
+def _floor_at(verdict: CurveVerdict, k: int) -> str:
+    return "" if verdict.chance is None else FLOOR_AT.format(floor=verdict.chance.at(k))
 
 
-def below(found: CurveVerdict) -> Iterator[str]:
+def below(verdict: CurveVerdict) -> Iterator[str]:
     """The arms below the chance floor, one line each."""
     scores: dict[str, list[str]] = {}
-    for k in found.shown:
-        for arm in found.below(k):
+    for k in verdict.shown:
+        for arm in verdict.below(k):
             scores.setdefault(arm, []).append(f"pass@{k}")
     yield from (BELOW.format(arm=arm, scores=" and ".join(some)) for arm, some in scores.items())
 
 
-def gain_and_loss(found: CurveVerdict) -> str:
+def gain_and_loss(verdict: CurveVerdict) -> str:
     """Where over k the arm gains and loses; "" without a curve."""
-    curve = found.curve
+    curve = verdict.curve
     if curve is None:
         return ""
-    first, ks = _first_loss(found), many(len(curve.ks), "value")
-    return GAIN_AND_LOSS.format(first_loss=first, level=100 * curve.level, ks=ks, **_texts(found))
+    first, ks = _first_loss(verdict), many(len(curve.ks), "value")
+    return GAIN_AND_LOSS.format(first_loss=first, level=100 * curve.level, ks=ks, **_texts(verdict))
 
 
-def _first_loss(found: CurveVerdict) -> str:
+def _first_loss(verdict: CurveVerdict) -> str:
     """The set that holds the first lost k."""
-    crossed = found.crossing
+    crossed = verdict.crossing
     if crossed.first_loss:
-        return FIRST_LOSS.format(v=found)
+        return FIRST_LOSS.format(v=verdict)
     start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
     if start == 1:
         return ANY_LOSS
-    return NO_LOSS.format(low=start) if found.curve and start <= found.curve.ks[-1] else ALL_GAINED
+    return NO_LOSS.format(low=start) if verdict.curve and start <= verdict.curve.ks[-1] else ALL_GAINED
 
 
-def solved(found: CurveVerdict) -> str:
+def solved(verdict: CurveVerdict) -> str:
     """Problems by who solves them. Several training seeds have means, and no chance."""
-    one = found.solved
+    one = verdict.solved
     template = SOLVED if math.isfinite(one.chance) else SOLVED_BY_SEEDS
     gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
-    return template.format(s=one, a=found.a.arm, b=found.b.arm, gained=gained, lost=lost)
+    return template.format(s=one, a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost)
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:
@@ -197,17 +197,17 @@ def _by_chance(p: float, certain: Sequence[str]) -> str:
     return listed(p_text(p), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
 
 
-def power(found: CurveVerdict) -> str:
+def power(verdict: CurveVerdict) -> str:
     """The difference that could have been detected."""
-    seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde))
-    units = "training seeds" if len(found.a.values) > 1 else "clusters" if found.a.cluster else "problems"
+    seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in verdict.shown.items() if math.isfinite(gap.mde))
+    units = "training seeds" if len(verdict.a.values) > 1 else "clusters" if verdict.a.cluster else "problems"
     return POWER.format(seen=seen, units=units) if seen else NO_POWER
 
 
 # ---- `compare --fail-on`
 
 
-def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
+def failures(verdicts: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
     """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower
     at this k, by the interval at this k alone)."""
     out = []
@@ -215,7 +215,7 @@ def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
         match = re.fullmatch(r"pass@(\d+)", rule)
         if match is None and rule not in ("loss", "no-gain"):
             raise ConfigError(f"--fail-on {rule!r}: choose loss, no-gain or pass@K, for example pass@8")
-        for one in found:
+        for one in verdicts:
             if match is not None:
                 out += _fell(one, int(match[1]))
             elif rule == "loss" and one.crossing.loss:

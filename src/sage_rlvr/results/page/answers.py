@@ -30,13 +30,13 @@ Rows = Mapping[str, Sequence[Record]]
 
 
 def answers_of(
-    records: Rows, k: int, found: Mapping[str, Any], samples: Sequence[SampleSet], judged: Sequence[CurveVerdict]
+    records: Rows, k: int, summary: Mapping[str, Any], samples: Sequence[SampleSet], judged: Sequence[CurveVerdict]
 ) -> dict[str, Any]:
     """The values of the template's sections on answers. judged: the verdicts on arms compared by samples."""
     shown, kinds = structure(records, k)
     return {
         "structure": shown, "kinds": kinds, "patterns": patterns(samples),
-        "distinct": [*distinct(found, samples), *distinct_in_rows(judged)],
+        "distinct": [*distinct(summary, samples), *distinct_in_rows(judged)],
         "perplexity": perplexity(samples),
     }  # fmt: skip
 
@@ -128,11 +128,11 @@ def _class_share(by_seed: Sequence[ClassOfAnswers]) -> Interval:
     return drawn(seed_interval([one.share.value for one in by_seed]))
 
 
-def _class_cell(found: Sequence[ClassOfAnswers]) -> str:
-    share = np.mean([one.share.value for one in found])
-    if found[0].kept is None:
-        return f"{share:.1%}\n{found[0].supported:,} in support"
-    kept, gained, lost = (float(np.mean([getattr(one, name) for one in found])) for name in ("kept", "gained", "lost"))
+def _class_cell(classes: Sequence[ClassOfAnswers]) -> str:
+    share = np.mean([one.share.value for one in classes])
+    if classes[0].kept is None:
+        return f"{share:.1%}\n{classes[0].supported:,} in support"
+    kept, gained, lost = (float(np.mean([getattr(one, name) for one in classes])) for name in ("kept", "gained", "lost"))
     return f"{share:.1%}\n{kept:,.0f} +{gained:,.0f} −{lost:,.0f}"
 
 
@@ -155,11 +155,11 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
 # number of distinct answers
 
 
-def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
+def distinct(summary: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     """Expected number of distinct right answers over k: exact, else from samples, task by task."""
-    if curves := found.get("curves"):
+    if curves := summary.get("curves"):
         about = "Expected number of distinct right completions among k samples of a problem, exact, mean over problems."
-        seeds = max((len(row["seeds"]) for row in found["arms"].values()), default=1)
+        seeds = max((len(row["seeds"]) for row in summary["arms"].values()), default=1)
         if seeds > 2:
             about += " Bands: 95 % intervals over training seeds."
         exact = {name: band(curve["distinct"]) for name, curve in curves.items()}

@@ -20,17 +20,17 @@ NAME = 60  # characters of a problem's id that are shown
 def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSet, ...]:
     """Every set of samples of a file with texts. Problems that only one side solves come first, and where a page cannot hold all
     problems, others are left out."""
-    found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
-    if not found or not shown:
+    with_texts = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
+    if not with_texts or not shown:
         return ()
-    room = _room([table for _, table in found]) // len(found)  # completions of each set
-    of_arm = grouped([c for c, _ in found], lambda c: (c.arm, c.task))
-    several = {place for place, sets in of_arm.items() if len({c.temperature for c in sets}) > 1}
+    room = _room([table for _, table in with_texts]) // len(with_texts)  # completions of each set
+    of_arm = grouped([c for c, _ in with_texts], lambda c: (c.arm, c.task))
+    several = {key for key, sets in of_arm.items() if len({c.temperature for c in sets}) > 1}
     orders = {}
-    for task, pairs in grouped(found, lambda pair: pair[0].task).items():
+    for task, pairs in grouped(with_texts, lambda pair: pair[0].task).items():
         orders[task] = _in_order([(c.arm, table) for c, table in pairs])
     sets = []
-    for c, table in found:
+    for c, table in with_texts:
         problems = orders[c.task][:room]
         arm = f"{c.arm} at T = {c.temperature:g}" if (c.arm, c.task) in several else c.arm
         many = min(shown, room // max(1, len(problems)))

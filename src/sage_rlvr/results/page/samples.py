@@ -86,7 +86,7 @@ def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown
             out.append(_sample_set(store, row, 0 if control else min(shown, left // max(1, len(row.problems)))))
         left -= len(out[-1].shown)
     places = grouped(out, lambda s: (s.arm, s.task))
-    several = {place for place, some in places.items() if len({s.temperature for s in some}) > 1}
+    several = {key for key, some in places.items() if len({s.temperature for s in some}) > 1}
     named = []
     for s in out:
         apart = (s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE)
@@ -168,12 +168,12 @@ def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, 
     few = f" The page has the first {what} of each arm and task, of {every} {what}s." if len(browsed) < every else ""
     laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
     which = "some" if what == "file" else "the first"
-    said = f"This page has {count:,} samples, {which} of every problem of every {what}; the {what}s have all.{few}"
+    text = f"This page has {count:,} samples, {which} of every problem of every {what}; the {what}s have all.{few}"
     if len(solved_in(browsed)) == 2:
-        said += " Problems that only one of the two solves come first, then those on which the policies differ most."
+        text += " Problems that only one of the two solves come first, then those on which the policies differ most."
     elif len(browsed) > 1:
-        said += " The problems on which the policies differ most come first."
-    return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
+        text += " The problems on which the policies differ most come first."
+    return {"count": f"{count:,}", "about": f"{text} {'; '.join(laws)}."}
 
 
 def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> SampleSet:
@@ -232,9 +232,9 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
             raise
         warnings.warn(f"the page shows each sample as plain text, because the view by token {needs}", stacklevel=2)
         return None
-    for place in _places(store):
+    for source in _places(store):
         try:
-            tokens = load_tokens(place)
+            tokens = load_tokens(source)
         except SageError:
             continue
         tried = [_pieces(tokens, row) is not None for row in rows[:32]]
@@ -246,8 +246,8 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 def _places(store: SampleStore) -> list[str]:
     """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
-    named = [place for place in (store.place(), store.identity.model) if place]
-    cached = [folder for place in named if (folder := cached_folder(place)) is not None]
+    named = [source for source in (store.place(), store.identity.model) if source]
+    cached = [folder for source in named if (folder := cached_folder(source)) is not None]
     folders = dict.fromkeys(str(folder) for folder in (*runs, *map(folder_of, named), *cached) if folder.is_dir())
     return [*folders, "embedded"]
 
@@ -256,24 +256,24 @@ def _pieces(tokens: Tokens, row: Sample) -> tuple[str, ...] | None:
     """The text of each token of a sample; None where they are not its text."""
     if row.token_ids is None:
         return None
-    ids, found = np.asarray(row.token_ids).tolist(), []
+    ids, pieces = np.asarray(row.token_ids).tolist(), []
     for _, text, many in row.turns or ((POLICY, row.text, len(ids)),):
-        part = tokens.pieces(ids[len(found) : len(found) + many])
+        part = tokens.pieces(ids[len(pieces) : len(pieces) + many])
         if text.rstrip(NO_ANSWER) not in "".join(part):
             return None
-        found += part
-    return tuple(found)
+        pieces += part
+    return tuple(pieces)
 
 
 def _turns(row: Sample) -> list[list[Any]] | None:
     """[1 for the policy and 0 for the environment, text, tokens] of each turn, LONGEST characters in all."""
     if row.turns is None:
         return None
-    left, found = LONGEST, []
+    left, turns = LONGEST, []
     for who, text, tokens in row.turns:
-        found.append([int(who == POLICY), visible(text[:left]), tokens])
+        turns.append([int(who == POLICY), visible(text[:left]), tokens])
         left -= len(text[:left])
-    return found
+    return turns
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     ]  # fmt: skip
     shown = {visible(problem): word for problem, word in words.items()}
     solved = [shown.get(name, "") for name in lists["problems"]]
-    return {"sets": named, "rows": rows, "solved": solved} | {name: list(found) for name, found in lists.items()}
+    return {"sets": named, "rows": rows, "solved": solved} | {name: list(texts) for name, texts in lists.items()}
 
 
 def _cut_at(s: Sample, limit: int | None) -> int | None:
@@ -343,10 +343,10 @@ def _questions(one: SampleSet) -> dict[str, AskedProblem]:
     return {s.problem: one.questions[s.problem] for s, _ in one.shown if s.problem in one.questions}
 
 
-def _asked(question: AskedProblem, place: Callable[[str, str], int]) -> tuple[int, int | None]:
+def _asked(question: AskedProblem, index_of: Callable[[str, str], int]) -> tuple[int, int | None]:
     """The places of a prompt and of a gold; None without a gold."""
-    gold = None if question.gold is None else place("golds", question.gold[:LONGEST])
-    return place("prompts", question.prompt[:LONGEST]), gold
+    gold = None if question.gold is None else index_of("golds", question.gold[:LONGEST])
+    return index_of("prompts", question.prompt[:LONGEST]), gold
 
 
 def _names(sets: Sequence[SampleSet]) -> list[str]:

@@ -57,47 +57,47 @@ class PolicyScores:
 
 
 def scores_of(
-    found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, differences: Sequence[Mapping[str, Any]], *,
+    summary: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, differences: Sequence[Mapping[str, Any]], *,
     control: str | None, record: Record | None, swept: bool, stored: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
     `sampled_differences`; record: of the base outside of a design; swept: whether there is a design; stored: whether the summary is
     read from a file."""
-    k, power = max(found["ks"]), found["power"]
-    chance = tables.chance_in(found)
-    apart = sampled_apart(found, them)
-    shown = tables.samples(found, apart)
-    if them or (swept and not found.get("sampled")):
-        shown.insert(0, ("", tables.scores(found)))
+    k, power = max(summary["ks"]), summary["power"]
+    chance = tables.chance_in(summary)
+    apart = sampled_apart(summary, them)
+    shown = tables.samples(summary, apart)
+    if them or (swept and not summary.get("sampled")):
+        shown.insert(0, ("", tables.scores(summary)))
     return {
         "tables": shown,
-        "away": [(world, tables.scores(found, world)) for world in found["away"]],
+        "away": [(world, tables.scores(summary, world)) for world in summary["away"]],
         "power": _power_table(power["points"], k, chance) if power else None,
-        "cold": _cold_table(found, k) if found["cold"] else None,
+        "cold": _cold_table(summary, k) if summary["cold"] else None,
         "cold_temperature": PAPER,
-        "support": _support(them, found),
-        "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(found, base),
-        "passk": passk_lines(found, them) if them else None,
-        "chance": chance_line(found),
-        "sampled_curves": sampled_curves(found, apart),
+        "support": _support(them, summary),
+        "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(summary, base),
+        "passk": passk_lines(summary, them) if them else None,
+        "chance": chance_line(summary),
+        "sampled_curves": sampled_curves(summary, apart),
         "differences": differences,
         "gaps": gaps(them, control, base),
         "no_gaps": no_gaps(them, record, stored),
     }
 
 
-def sampled_apart(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, list[Mapping[str, Any]]]:
+def sampled_apart(summary: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, list[Mapping[str, Any]]]:
     """Task -> its sampled policies, for every task with a policy that has no exact scores."""
-    sampled = found.get("sampled", ())  # a stored summary may have none
-    alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
-    return {task: [row for row in sampled if row["task"] == task] for task in alone}
+    sampled = summary.get("sampled", ())  # a stored summary may have none
+    tasks = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
+    return {task: [row for row in sampled if row["task"] == task] for task in tasks}
 
 
-def policies(found: Mapping[str, Any]) -> dict[str, PolicyScores]:
+def policies(summary: Mapping[str, Any]) -> dict[str, PolicyScores]:
     """Every evaluated policy, the base first."""
-    rows = [row for row in found["arms"].values() if row["seeds"]]
-    if found["base"] is not None:
-        rows.insert(0, base_row(found["base"]) | {"frontier_by_seed": {"0": found["base"]["frontier"]}})
+    rows = [row for row in summary["arms"].values() if row["seeds"]]
+    if summary["base"] is not None:
+        rows.insert(0, base_row(summary["base"]) | {"frontier_by_seed": {"0": summary["base"]["frontier"]}})
     return {row["label"]: _policy(row) for row in rows}
 
 
@@ -124,11 +124,11 @@ def _points(rows: Sequence[Mapping[str, float]]) -> tuple[FrontierPoint, ...]:
     return tuple(points)
 
 
-def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
+def drawn(estimate: Mapping[str, Any] | Interval | float) -> Interval:
     """An interval for drawing: zero width without an interval, and for fewer than three training seeds."""
-    if isinstance(found, float):
-        return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
-    interval = summary_io.interval(found) if isinstance(found, Mapping) else found
+    if isinstance(estimate, float):
+        return Interval(value=estimate, low=estimate, high=estimate, level=0.95, over="problems", n=1)
+    interval = summary_io.interval(estimate) if isinstance(estimate, Mapping) else estimate
     too_few = interval.over == "training seeds" and interval.n < FEWEST_SEEDS
     if too_few or not np.isfinite(interval.width):
         return drawn(float(interval.value))
@@ -139,30 +139,30 @@ def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
 # curves
 
 
-def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
+def band(estimates: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
     """Arrays for a figure from k -> interval."""
-    ks = [int(k) for k in found]
-    intervals = [drawn(interval) for interval in found.values()]
+    ks = [int(k) for k in estimates]
+    intervals = [drawn(interval) for interval in estimates.values()]
     low, high = [i.low for i in intervals], [i.high for i in intervals]
     return ks, [i.value for i in intervals], low, high
 
 
-def passk_lines(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Band]:
+def passk_lines(summary: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Band]:
     """pass@k of every policy with its band at powers of two, or at the k of a stored summary."""
-    curves = found.get("curves") or {}
+    curves = summary.get("curves") or {}
     lines = {}
     for name, policy in them.items():
         lines[name] = band(curves[name]["pass"] if name in curves else policy.passes)
     return lines
 
 
-def chance_line(found: Mapping[str, Any], task: str = "") -> Line | None:
+def chance_line(summary: Mapping[str, Any], task: str = "") -> Line | None:
     """The chance floor of a task over k up to the largest of a summary; None where none is known."""
-    chance = chance_in(found, task)
+    chance = chance_in(summary, task)
     if chance is None:
         return None
-    samples = [row["n"] for row in found.get("sampled", ()) if row["task"] == task]
-    ks = powers(max(samples or found["ks"]))
+    samples = [row["n"] for row in summary.get("sampled", ()) if row["task"] == task]
+    ks = powers(max(samples or summary["ks"]))
     return ks, [chance.at(k) for k in ks]
 
 
@@ -181,9 +181,9 @@ def frontier_of(
     return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known, "chance": floor}
 
 
-def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | None:
+def sampled_frontier(summary: Mapping[str, Any], base: str) -> dict[str, Any] | None:
     """`frontier_of` from samples: the base at all temperatures at which it was sampled, and the arms; None for one temperature."""
-    rows = found.get("sampled") or ()
+    rows = summary.get("sampled") or ()
     of_base = [row for row in rows if row["policy"] == base]
     of_base = [row for row in of_base if row["task"] == of_base[0]["task"]]
     if len(of_base) < 2:
@@ -199,7 +199,7 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
         points.append(FrontierPoint(temperature=row["temperature"], pass1=pass1.value, passk=passk.value))
     base_labels = {row["label"] for row in of_base}
     arms = {label: both for label, both in scores.items() if label not in base_labels}
-    chance = chance_in(found, task)
+    chance = chance_in(summary, task)
     floor = None if chance is None else chance.at(k)
     return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": floor}
 
@@ -208,15 +208,15 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
 # tables
 
 
-def _cold_table(found: Mapping[str, Any], k: int) -> Table:
+def _cold_table(summary: Mapping[str, Any], k: int) -> Table:
     """pass@1 and pass@k at T = 0.3 and T = 1."""
-    cold = found["cold"]
+    cold = summary["cold"]
     policies = []  # name, scores at T = 0.3, scores at T = 1
     if cold["base"]:
-        policies.append(("base", cold["base"], found["base"]["pass"]))
+        policies.append(("base", cold["base"], summary["base"]["pass"]))
     for key, row in cold["arms"].items():
-        policies.append((row["label"], row, found["arms"][key]["pass"]))
-    chance = tables.chance_in(found)
+        policies.append((row["label"], row, summary["arms"][key]["pass"]))
+    chance = tables.chance_in(summary)
     rows = []
     for name, at_paper, at_reference in policies:
         cells = []
@@ -247,13 +247,13 @@ def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | N
     return tables.with_chance(Table(header=("power", *ks), rows=tuple(rows)), chance, ks)
 
 
-def _support(them: Mapping[str, PolicyScores], found: Mapping[str, Any]) -> dict[str, Any] | None:
+def _support(them: Mapping[str, PolicyScores], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """Right completions kept, gained and lost relative to the base (Definition 4.1)."""
-    rows = [row for row in found["arms"].values() if "support" in row]
-    if not rows or found["base"] is None:
+    rows = [row for row in summary["arms"].values() if "support" in row]
+    if not rows or summary["base"] is None:
         return None
     changes = {name: policy.support for name, policy in them.items() if policy.support}
-    of_base = found["base"]["support"]
+    of_base = summary["base"]["support"]
     cells = {}
     for row in rows:
         cells[row["label"]] = [cell(row["support"][name], 0) for name in ("preserved", "gained", "lost")]
@@ -273,7 +273,7 @@ def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bo
     """Paired differences over k with simultaneous bands, from exact records of the main task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in design.names if a != base)
-    found: dict[tuple[str, str], CurveComparison] = {}
+    by_pair: dict[tuple[str, str], CurveComparison] = {}
     ks = seed_ks(k)
     for a, b in pairs:
         if a not in arms or b not in arms:
@@ -281,12 +281,12 @@ def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bo
         sides = ArmPair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides()
         curve = None if sides is None else sides[0].band(sides[1], k, several=several, ks=ks)
         if curve is not None:
-            found[a, b] = curve
-    if not found:
+            by_pair[a, b] = curve
+    if not by_pair:
         return []
     who = "training seeds" if several else "problems"
     about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
-    return [_differences("", about, found)]
+    return [_differences("", about, by_pair)]
 
 
 def sampled_differences(
@@ -297,7 +297,7 @@ def sampled_differences(
     policies, out = table.policies(), []
     for task, (first, *others) in sampled.items():
         control = policies.get((first["policy"], task, first["temperature"]), Measurements()).scores()
-        found: dict[tuple[str, str], CurveComparison] = {}
+        by_pair: dict[tuple[str, str], CurveComparison] = {}
         for row in others:
             scores = policies.get((row["policy"], task, row["temperature"]), Measurements()).scores()
             if scores is None or control is None:
@@ -306,20 +306,20 @@ def sampled_differences(
                 continue
             curve = scores.band(control, k, several=False)
             if curve:
-                found[row["label"], first["label"]] = curve
-        if found:
-            about = f"{task}: simultaneous 95 % band over {next(iter(found.values())).over}."
-            out.append(_differences(f"-{slug(task)}", about, found))
+                by_pair[row["label"], first["label"]] = curve
+        if by_pair:
+            about = f"{task}: simultaneous 95 % band over {next(iter(by_pair.values())).over}."
+            out.append(_differences(f"-{slug(task)}", about, by_pair))
     return out
 
 
-def _differences(key: str, about: str, found: Mapping[tuple[str, str], CurveComparison]) -> dict[str, Any]:
-    curves = list(found.values())
+def _differences(key: str, about: str, by_pair: Mapping[tuple[str, str], CurveComparison]) -> dict[str, Any]:
+    curves = list(by_pair.values())
     columns: Columns = {"pair": " − ".join}
     for i, k in enumerate(curves[0].ks):
-        columns[f"k = {k}"] = lambda pair, i=i: _band_cell(found[pair], i)  # type: ignore[misc]
+        columns[f"k = {k}"] = lambda pair, i=i: _band_cell(by_pair[pair], i)  # type: ignore[misc]
     limits = limits_of(curves)
-    return {"slug": key, "about": about, "found": found, "limits": limits, "table": table(columns, found)}
+    return {"slug": key, "about": about, "found": by_pair, "limits": limits, "table": table(columns, by_pair)}
 
 
 def _band_cell(c: CurveComparison, i: int) -> str:
@@ -327,9 +327,9 @@ def _band_cell(c: CurveComparison, i: int) -> str:
     return text.replace("-", "−")
 
 
-def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
+def limits_of(curves: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
     """A common scale for all differences that includes zero."""
-    values = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
+    values = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in curves])
     known = values[np.isfinite(values)]
     low = min(0.0, float(known.min(initial=0.0)))
     high = max(0.0, float(known.max(initial=0.0)))
@@ -343,7 +343,7 @@ def gaps(them: Mapping[str, PolicyScores], control: str | None, base: str) -> di
     control = control or next((name for name in them if name != base), "")
     pairs = [(name, control) for name in them if name not in (base, control)]
     pairs.append((control, base))
-    found = {}
+    by_pair = {}
     for a, b in pairs[:MOST_GAPS]:
         if a not in them or b not in them:
             continue
@@ -355,10 +355,10 @@ def gaps(them: Mapping[str, PolicyScores], control: str | None, base: str) -> di
             continue
         curve = gap_curve([left[seed] for seed in shared], [right[seed] for seed in shared])
         if curve is not None:
-            found[a, b] = curve
-    if not found:
+            by_pair[a, b] = curve
+    if not by_pair:
         return None
-    return {"found": found, "limits": limits_of(list(found.values()))}
+    return {"found": by_pair, "limits": limits_of(list(by_pair.values()))}
 
 
 def no_gaps(them: Mapping[str, PolicyScores], record: Record | None, stored: bool) -> str:
@@ -386,27 +386,27 @@ def _colder(record: Record | None) -> str:
 # from samples
 
 
-def sampled_curves(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def sampled_curves(summary: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """pass@k over k of each policy of a summary, task by task."""
     curves = []
     for task, rows in sampled.items():
         lines = {row["label"]: band(row["pass"]) for row in rows}
-        curves.append({"task": task, "slug": slug(task), "lines": lines, "chance": chance_line(found, task)})
+        curves.append({"task": task, "slug": slug(task), "lines": lines, "chance": chance_line(summary, task)})
     return curves
 
 
-def verdict_of(found: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_of(verdict: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the figure of a verdict: both curves, the difference with its band, and the set that holds the first lost k."""
-    ks = powers(found.a.n or 1)
+    ks = powers(verdict.a.n or 1)
     lines = {}
-    for side in (found.b, found.a):
+    for side in (verdict.b, verdict.a):
         lines[side.arm] = band({k: side.interval(k) for k in ks})
     return {
-        "pair": (found.a.arm, found.b.arm),
+        "pair": (verdict.a.arm, verdict.b.arm),
         "lines": lines,
-        "curve": found.curve,
-        "first_loss": found.crossing.first_loss,
-        "chance": chance_line(summary, found.a.task),
+        "curve": verdict.curve,
+        "first_loss": verdict.crossing.first_loss,
+        "chance": chance_line(summary, verdict.a.task),
     }
 
 

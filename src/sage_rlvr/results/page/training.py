@@ -45,32 +45,32 @@ SAME_KL: Mapping[str, str] = {
 
 
 def runs_of(
-    found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, design: Design, runs: Runs, trained: Trained,
+    summary: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, design: Design, runs: Runs, trained: Trained,
     evaluated: Collection[tuple[str, int | None]],
 ) -> dict[str, Any]:  # fmt: skip
     """The values of the template's sections on training and on what was run. trained: of `in_order`; evaluated: arm and training
     seed of every evaluation."""
-    configs, k = configs_of(trained), max(found["ks"])
+    configs, k = configs_of(trained), max(summary["ks"])
     controls = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why] or ["none was added"]
-    matched = {row["metric"]["matched"] for row in found["rows"]}
+    matched = {row["metric"]["matched"] for row in summary["rows"]}
     controls += [text for kind, text in SAME_KL.items() if kind in matched]
-    used = versions(trained) or (found.get("versions") or {}).items()
-    training_tables = [tables.costs(found), tables.training(found)]
+    used = versions(trained) or (summary.get("versions") or {}).items()
+    training_tables = [tables.costs(summary), tables.training(summary)]
     return {
         "training_tables": [table for table in training_tables if table.rows],
         "training": curves(trained),
-        "warnings": warnings(found),
-        "warned": warned(found),
+        "warnings": warnings(summary),
+        "warned": warned(summary),
         "learning": learning(configs, them, base, k),
         "grids": grids(configs, them, k),
         "states": states(trained, runs, evaluated),
         "cards": cards(design, trained),
-        "choice": choice_of(found),
+        "choice": choice_of(summary),
         "versions": [f"{name} {version}" for name, version in used],
         "swept": bool(design.facts),
-        "runs_wanted": len(design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
+        "runs_wanted": len(design.facts.get("runs", ())) or len(summary["arms"]) * len(summary["seeds"]),
         "controls": controls,
-        "not_run": list(found["not_run"]),
+        "not_run": list(summary["not_run"]),
     }
 
 
@@ -120,10 +120,10 @@ def _columns(run: TrainingRun) -> dict[str, np.ndarray]:
     return columns
 
 
-def warnings(found: Mapping[str, Any]) -> list[str]:
+def warnings(summary: Mapping[str, Any]) -> list[str]:
     """Warnings about inactive guides: the results of such an arm are no evidence about guides."""
     texts = []
-    for row in found["arms"].values():
+    for row in summary["arms"].values():
         strength = row.get("dose")
         if strength and max(strength["active_first"], strength["active_last"]) < 0.001:
             texts.append(
@@ -152,11 +152,11 @@ def flat(tree: Config, before: str = "") -> dict[str, Any]:
     """{"method": {"beta": 1}} -> {"method.beta": 1}."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
-        place = f"{before}{key}"
+        key_path = f"{before}{key}"
         if isinstance(value, Mapping):
-            leaves |= flat(value, f"{place}.")
+            leaves |= flat(value, f"{key_path}.")
         else:
-            leaves[place] = value
+            leaves[key_path] = value
     return leaves
 
 
@@ -256,10 +256,10 @@ def _state(run: TrainingRun | None, evaluated: bool) -> str:
     return "\n".join(lines)
 
 
-def warned(found: Mapping[str, Any]) -> list[str]:
+def warned(summary: Mapping[str, Any]) -> list[str]:
     """Warnings during training, the first of each kind."""
     form = "{arm}, seed {seed}, warned at step {step} ({kind}): {message}"
-    return [form.format(**warning) for warning in found.get("warnings", ())]
+    return [form.format(**warning) for warning in summary.get("warnings", ())]
 
 
 def cards(design: Design, runs: Trained) -> list[dict[str, str]]:
@@ -330,15 +330,15 @@ def versions(runs: Trained) -> list[tuple[str, str]]:
 # the selection on validation problems
 
 
-def choice_of(found: Mapping[str, Any]) -> dict[str, Any] | None:
+def choice_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """The arm selected on validation problems and the selection score."""
-    choice = found.get("choice")
+    choice = summary.get("choice")
     if not choice:
         return None
     ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
     rows = []
     for key, score in ranked:
-        label = found["arms"][key]["label"]
+        label = summary["arms"][key]["label"]
         if key == choice["chosen"]:
             label += " (chosen)"
         rows.append((label, "no common range" if score is None else f"{score:.4f}"))
@@ -353,6 +353,6 @@ def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if any(x is None for scores in runs for x in scores):
         return {"tested": False}
-    found = spread(runs)
-    numbers = {"arms": f"{found.arms:.4f}", "seeds": f"{found.seeds:.4f}", "p": p_text(found.p)}
-    return {"tested": True, "differ": found.p < 0.05, **numbers}
+    f_test = spread(runs)
+    numbers = {"arms": f"{f_test.arms:.4f}", "seeds": f"{f_test.seeds:.4f}", "p": p_text(f_test.p)}
+    return {"tested": True, "differ": f_test.p < 0.05, **numbers}

@@ -35,7 +35,7 @@ CHOSEN_HERE = "The best temperature of each policy was selected on these problem
 def page_of(
     results: Results,
     findings: Findings,
-    found: Mapping[str, Any],
+    summary: Mapping[str, Any],
     *,
     title: str = "",
     shown: int = 16,
@@ -44,45 +44,46 @@ def page_of(
     """The values of report.md.j2 by name, with `order` (of the arms' colors), `browser` (data of the page's script) and `summary`
     (for summary.json).
 
-    found: the summary. shown: samples per problem and store on the page. brief: only the sentences and tables of a summary."""
-    design, k, them = results.design, results.k, scores.policies(found)
+    summary: of `summary_of`. shown: samples per problem and store on the page. brief: only the sentences and tables of a
+    summary."""
+    design, k, them = results.design, results.k, scores.policies(summary)
     base = design.base or next(iter(them), "")
-    about = _about(found, them)
-    values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "about": about, "seeds": about["seeds"]}
-    values |= _said(results, findings, found, list(dict.fromkeys([*them, *design.names])))
+    about = _about(summary, them)
+    values: dict[str, Any] = {"summary": summary, "brief": brief, "base": base, "k": k, "about": about, "seeds": about["seeds"]}
+    values |= _said(results, findings, summary, list(dict.fromkeys([*them, *design.names])))
     values |= scores.scores_of(
-        found,
+        summary,
         them,
         base,
-        _differences(results, found, them, base),
+        _differences(results, summary, them, base),
         control=design.control,
         record=None if design.facts else results.base_record,
         swept=bool(design.facts),
         stored=results.stored is not None,
     )
-    values["crossings"] = [scores.verdict_of(verdict, found) for verdict in findings.verdicts if verdict.curve]
+    values["crossings"] = [scores.verdict_of(verdict, summary) for verdict in findings.verdicts if verdict.curve]
     trained = training.in_order(results.runs, design)
     evaluated = {(row.arm, row.seed) for row in results.table.rows if row.is_main}
-    values |= training.runs_of(found, them, base, design, results.runs, trained, evaluated)
+    values |= training.runs_of(summary, them, base, design, results.runs, trained, evaluated)
     stores = [] if brief else _sample_sets(results, shown)
     browsed = samples.browsed(stores)
     values["samples"] = samples.about(stores, browsed)
     values["browser"] = samples.data_of(browsed) if browsed else None
     if not brief:
-        values |= answers.answers_of(_records(results), k, found, stores, findings.verdicts)
-    values |= _colors(found, [*them], [*design.names], [s.arm for s in stores], [*trained])
-    usual = _usual_title(found, [*them, *(s.arm for s in stores)])
+        values |= answers.answers_of(_records(results), k, summary, stores, findings.verdicts)
+    values |= _colors(summary, [*them], [*design.names], [s.arm for s in stores], [*trained])
+    usual = _usual_title(summary, [*them, *(s.arm for s in stores)])
     values["title"] = title or design.title[:1].upper() + design.title[1:] or usual
     return values
 
 
 def _differences(
-    results: Results, found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str
+    results: Results, summary: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str
 ) -> list[dict[str, Any]]:
     """Paired differences over k: exact, else from samples."""
     arms = results.table.exact().where(task="").by_arm()
     exact = scores.exact_differences(results.design, arms, base, results.k, results.several)
-    return exact or scores.sampled_differences(results.table, scores.sampled_apart(found, them), results.k)
+    return exact or scores.sampled_differences(results.table, scores.sampled_apart(summary, them), results.k)
 
 
 def _sample_sets(results: Results, shown: int) -> list[samples.SampleSet]:
@@ -92,20 +93,20 @@ def _sample_sets(results: Results, shown: int) -> list[samples.SampleSet]:
 
 
 def _colors(
-    found: Mapping[str, Any], exact: list[str], arms: list[str], stores: list[str], trained: list[str]
+    summary: Mapping[str, Any], exact: list[str], arms: list[str], stores: list[str], trained: list[str]
 ) -> dict[str, Any]:
     """The order of names by which they get their colors, and the names of the base at lower temperatures, drawn like the base."""
-    sampled = found.get("sampled") or ()  # a stored summary has no stores
+    sampled = summary.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
     colder = [row["label"] for row in bases if row["temperature"] != REFERENCE] if len(bases) > 1 else []
     order = [*exact, *(row["label"] for row in bases), *arms, *stores, *(row["label"] for row in sampled), *trained]
     return {"order": [name for name in order if name not in colder], "colder": colder}
 
 
-def _usual_title(found: Mapping[str, Any], names: list[str]) -> str:
+def _usual_title(summary: Mapping[str, Any], names: list[str]) -> str:
     """The names of the policies, or their number."""
     if not names:
-        names = [row["policy"] for row in found.get("sampled") or ()]
+        names = [row["policy"] for row in summary.get("sampled") or ()]
     names = list(dict.fromkeys(names))
     return " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
 
@@ -125,22 +126,22 @@ def _records(results: Results) -> dict[str, list[Record]]:
 # words
 
 
-def _about(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Any]:
+def _about(summary: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Any]:
     """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
-    policy = found.get("policy") or {}
+    policy = summary.get("policy") or {}
     size = policy.get("parameters")
     seeds = max((len(p.seeds) for p in them.values()), default=0)
     return {
         "policies": len(them),
         "seeds": seeds,
-        "trained_seeds": seeds if found["arms"] else 0,
+        "trained_seeds": seeds if summary["arms"] else 0,
         "model": long_name(policy["model"]) if policy.get("model") else "",
         "millions": f"{size / 1e6:,.2f}" if size else "",
-        "sampled_on": sorted({row["task"] for row in found.get("sampled") or ()}),
+        "sampled_on": sorted({row["task"] for row in summary.get("sampled") or ()}),
     }
 
 
-def _said(results: Results, findings: Findings, found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+def _said(results: Results, findings: Findings, summary: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """The answer and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
     rows = findings.rows
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
@@ -152,33 +153,33 @@ def _said(results: Results, findings: Findings, found: Mapping[str, Any], order:
         "cold": cold,
         "power": power,
     }
-    chance = tables.chance_in(found)
+    chance = tables.chance_in(summary)
     paragraphs = sentences.paragraphs(rows, results, findings.verdicts) if rows else [sentences.nothing(results)]
     return {
-        "failed": list(found.get("failed", ())),
+        "failed": list(summary.get("failed", ())),
         "answer": paragraphs[0],
         "detail": " ".join(paragraphs[1:]),
         "starts": sentences.starts(results.starts),
         "families": sentences.families(rows),
-        "caveats": _caveats(results, found, rows),
-        "notes": found["notes"],
+        "caveats": _caveats(results, summary, rows),
+        "notes": summary["notes"],
         "said": {name: _rows(group, order) for name, group in groups.items()},
         "compared": bool(rows),
-        "room": tables.room(found),
-        "gains": [_gain(row, chance) for row in found.get("gains") or ()],
-        "relabelled": _relabelled(found),
-        "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
+        "room": tables.room(summary),
+        "gains": [_gain(row, chance) for row in summary.get("gains") or ()],
+        "relabelled": _relabelled(summary),
+        "left_out": list(dict.fromkeys([*results.notes, *summary["left_out"]])),
         "sources": list(results.sources),
     }
 
 
-def _caveats(results: Results, found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+def _caveats(results: Results, summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """What the outcomes do not cover."""
     caveats = sentences.cautions(rows)
-    if not found["arms"] or not results.design.base:
+    if not summary["arms"] or not results.design.base:
         return caveats
     caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
-    if any(len(row.get("frontier", ())) > 1 for row in found["arms"].values()):
+    if any(len(row.get("frontier", ())) > 1 for row in summary["arms"].values()):
         caveats.append(CHOSEN_HERE)
     return caveats
 
@@ -209,10 +210,10 @@ def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
     }
 
 
-def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
+def _relabelled(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """A/A check of the control: counts of splits without a significant difference; None without a control."""
-    if not found["control"]:
+    if not summary["control"]:
         return None
-    label = found["arms"].get(found["control"], {}).get("label", found["control"])
-    first = [sentences.sentence(row_of_tree(tree)) for tree in found["relabelled"].get("first", ())]
-    return {**found["relabelled"], "first": first, "control": label, "needs": 2 * FEWEST_SEEDS}
+    label = summary["arms"].get(summary["control"], {}).get("label", summary["control"])
+    first = [sentences.sentence(row_of_tree(tree)) for tree in summary["relabelled"].get("first", ())]
+    return {**summary["relabelled"], "first": first, "control": label, "needs": 2 * FEWEST_SEEDS}

@@ -196,15 +196,15 @@ class RowFile:
                 yield number, tree
 
 
-def _parsed(data: bytes, place: str, ended: bool) -> Mapping[str, Any]:
+def _parsed(data: bytes, location: str, ended: bool) -> Mapping[str, Any]:
     """A line as an object. NaN is a number here: the field that holds NaN is named later."""
     try:
         tree = json.loads(data)  # a second as fast as `parse_json`, which then names what is wrong
     except (ValueError, RecursionError):
-        parse_json(data, place, dict, advice=AGAIN if ended else HALF, strict=False)
+        parse_json(data, location, dict, advice=AGAIN if ended else HALF, strict=False)
         raise
     if not isinstance(tree, dict):
-        raise DataError(f"{place}: an object {{...}} is expected, not {str(tree)[:60]}; {AGAIN}")
+        raise DataError(f"{location}: an object {{...}} is expected, not {str(tree)[:60]}; {AGAIN}")
     return tree
 
 

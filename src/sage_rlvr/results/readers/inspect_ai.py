@@ -26,7 +26,7 @@ def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
         raise DataError(
             f"{file.path}: the evaluation did not finish (status {status!r}); finish it with: inspect eval-retry {file.path}"
         )
-    scored = [(number, tree, _scores(place, tree)) for number, place, tree in samples]
+    scored = [(number, tree, _scores(location, tree)) for number, location, tree in samples]
     name = choice.of((name for _, _, scores in scored for name in scores), file.path, "scorers")
     task, temperature = _setting(header)
     for number, tree, scores in scored:
@@ -41,7 +41,7 @@ def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
 
 
 def _log(file: RowFile) -> tuple[Mapping[str, Any], list[tuple[int, str, Mapping[str, Any]]]]:
-    """The header, and (number, place, tree) of every sample."""
+    """The header, and (number, location, tree) of every sample."""
     if file.container == "archive":
         header = next((tree for _, tree in file.trees("header.json")), {})
         return header, [(number, file.place(number), tree) for number, tree in file.trees("samples/")]
@@ -49,12 +49,12 @@ def _log(file: RowFile) -> tuple[Mapping[str, Any], list[tuple[int, str, Mapping
     return tree, [(number, file.place(number), one) for number, one in enumerate(tree["samples"] or (), 1)]
 
 
-def _scores(place: str, tree: Mapping[str, Any]) -> dict[str, float]:
+def _scores(location: str, tree: Mapping[str, Any]) -> dict[str, float]:
     """Scorer -> value; a scorer with several values has one entry for each."""
     if not tree.get("scores"):
         error = (tree.get("error") or {}).get("message", "no scorer ran")
         raise DataError(
-            f"{place}: sample {tree.get('id')!r}, epoch {tree.get('epoch')} has no score ({str(error)[:80]}); score the log "
+            f"{location}: sample {tree.get('id')!r}, epoch {tree.get('epoch')} has no score ({str(error)[:80]}); score the log "
             "with: inspect score"
         )
     return dict(_values(tree["scores"]))
@@ -77,8 +77,8 @@ def _setting(header: Mapping[str, Any]) -> tuple[str, float | None]:
     """Task and sampling temperature."""
     spec, plan = header.get("eval") or {}, header.get("plan") or {}
     configs = (plan.get("config") or {}, spec.get("model_generate_config") or {})
-    found = next((one["temperature"] for one in configs if one.get("temperature") is not None), None)
-    return str(spec.get("task") or ""), None if found is None else float(found)
+    temperature = next((one["temperature"] for one in configs if one.get("temperature") is not None), None)
+    return str(spec.get("task") or ""), None if temperature is None else float(temperature)
 
 
 def _prompt(given: Any) -> str | None:

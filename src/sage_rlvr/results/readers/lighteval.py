@@ -41,11 +41,11 @@ def _metrics(tree: Mapping[str, Any]) -> dict[str, Any]:
     return dict(tree["metric"] or {})
 
 
-def _counted(place: str, name: str, value: Any, n: int) -> dict[str, Any]:
+def _counted(location: str, name: str, value: Any, n: int) -> dict[str, Any]:
     right = None if not isinstance(value, (int, float)) else value * n
     if not MEAN.match(name) or right is None or abs(right - round(right)) > 1e-6:
         raise DataError(
-            f"{place}: {n} completions and one {name} = {value!r}: texts without scores; evaluate with a metric that is a mean "
+            f"{location}: {n} completions and one {name} = {value!r}: texts without scores; evaluate with a metric that is a mean "
             "over the completions, such as avg@n"
         )
     return {"n": n, "c": round(right)}

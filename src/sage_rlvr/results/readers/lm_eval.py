@@ -37,11 +37,11 @@ def _names(tree: Mapping[str, Any]) -> list[str]:
     return own or [f"{name},{tree.get('filter')}" for name in metrics]
 
 
-def _completions(place: str, tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
+def _completions(location: str, tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
     texts = tree["resps"][0] if tree["resps"] else []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(tree["resps"]) != 1:
         raise DataError(
-            f"{place}: no generated text (multiple choice or log-likelihood); only tasks of generate_until can be compared"
+            f"{location}: no generated text (multiple choice or log-likelihood); only tasks of generate_until can be compared"
         )
     if name == OURS:
         scores: list[Any] = [verdict == "right" for verdict in tree["sage_rlvr"]["verdict"]]
@@ -50,8 +50,8 @@ def _completions(place: str, tree: Mapping[str, Any], name: str) -> Iterator[dic
         scores = value if isinstance(value, list) else [value]
     if len(scores) != len(texts):
         raise DataError(
-            f"{place}: {len(texts)} completions and one {name}: texts without scores. Judge them, then compare the stores: "
-            f"{suggest('samples', 'STORE', '--from-lm-eval', place.rpartition(':')[0], '--judge', 'boxed')}"
+            f"{location}: {len(texts)} completions and one {name}: texts without scores. Judge them, then compare the stores: "
+            f"{suggest('samples', 'STORE', '--from-lm-eval', location.rpartition(':')[0], '--judge', 'boxed')}"
         )
     prompt, temperature = _request(tree)
     for text, score in zip(texts, scores, strict=True):
@@ -68,5 +68,5 @@ def _request(tree: Mapping[str, Any]) -> tuple[str | None, float | None]:
     prompt, inner = (first.get("arg_0"), first.get("arg_1")) if isinstance(first, dict) else (*first, None, None)[:2]
     if isinstance(inner, str):
         inner = json.loads(inner) if inner.startswith("{") else None
-    found = inner.get("temperature") if isinstance(inner, dict) else None
-    return prompt if isinstance(prompt, str) else None, float(found) if isinstance(found, (int, float)) else None
+    temperature = inner.get("temperature") if isinstance(inner, dict) else None
+    return prompt if isinstance(prompt, str) else None, float(temperature) if isinstance(temperature, (int, float)) else None

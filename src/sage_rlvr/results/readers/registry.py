@@ -68,10 +68,10 @@ class RowReader:
     def rows_of(self, file: RowFile, choice: Choice) -> FileRows:
         """The rows of a file. DataError where the reader's function yields something else than (number, row)."""
         wanted = f"{file.path}: the reader {self.name} must yield (number of the row, row), the row a mapping; it"
-        found = self.rows(file, choice)
-        if not isinstance(found, Iterable):
-            raise DataError(f"{wanted} returned {found!r}")
-        for one in found:
+        rows = self.rows(file, choice)
+        if not isinstance(rows, Iterable):
+            raise DataError(f"{wanted} returned {rows!r}")
+        for one in rows:
             if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Mapping)):
                 raise DataError(f"{wanted} gave {one!r:.200}")
             yield one
@@ -133,12 +133,12 @@ TAKES_ROWS = (
 
 def _from_outside() -> str:
     """A sentence about the readers of loaded plugins and installed packages, with the keys that they need; "" without any."""
-    found = []
+    readers = []
     for reader in READERS.values():
         if reader.rows.__module__.partition(".")[0] != __name__.partition(".")[0]:
             needs = " or ".join(", ".join(sorted(keys)) for keys in reader.needs)
-            found.append(f"{reader.name} (needs {needs})" if needs else reader.name)
-    return f". Readers from plugins and packages, which do not fit either: {'; '.join(found)}" if found else ""
+            readers.append(f"{reader.name} (needs {needs})" if needs else reader.name)
+    return f". Readers from plugins and packages, which do not fit either: {'; '.join(readers)}" if readers else ""
 
 
 def _some(keys: Iterable[str]) -> str:

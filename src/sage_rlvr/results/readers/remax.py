@@ -28,10 +28,10 @@ def _task(tree: Mapping[str, Any]) -> str:
 
 def _completions(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     task = _task(tree)
-    for step, found in tree["checkpoints"].items():
+    for step, checkpoint in tree["checkpoints"].items():
         arm = f"{tree['method']}, before" if step == "0" else str(tree["method"])
         shared = {"arm": arm, "task": task, "seed": tree["seed"]}
-        for problem, prompt in found["prompts"].items():
+        for problem, prompt in checkpoint["prompts"].items():
             for request, draws in enumerate(prompt["draws"]):
                 for key in draws:
                     yield shared | {"id": problem, "correct": key is not None, "answer": key, "request": request}

@@ -109,16 +109,16 @@ class CountTable:
 
     def ordered(self, problems: Sequence[str]) -> CountTable:
         """The same problems in this order."""
-        place = {problem: i for i, problem in enumerate(self.problems)}
-        chosen = [place[problem] for problem in problems]
+        index = {problem: i for i, problem in enumerate(self.problems)}
+        chosen = [index[problem] for problem in problems]
         lists: dict[str, Any] = {name: tuple(column[i] for i in chosen) for name, column in self._lists().items()}
         right = None if self.right is None else tuple(self.right[i] for i in chosen)
         return replace(self, problems=tuple(problems), n=self.n[chosen], c=self.c[chosen], right=right, **lists)
 
     def _lists(self) -> dict[str, tuple[list[Any], ...]]:
         """The columns of samples that the rows have, besides `right`."""
-        found = {name: getattr(self, name) for name in LISTS}
-        return {name: column for name, column in found.items() if column is not None}
+        columns = {name: getattr(self, name) for name in LISTS}
+        return {name: column for name, column in columns.items() if column is not None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,8 +141,8 @@ def read_evaluation(
     """Read a file of rows. picks: words that select arms, tasks or steps. Raises DataError with file, line and field for a row that
     cannot be used."""
     file, choice = RowFile(path), Choice(correct, right_from, tuple(picks))
-    found, made, count = reader_of(file), _Groups(file, choice), 0
-    for number, row in found.rows_of(file, choice):
+    reader, made, count = reader_of(file), _Groups(file, choice), 0
+    for number, row in reader.rows_of(file, choice):
         made.add(number, row)
         count += 1
     if not count:
@@ -152,7 +152,7 @@ def read_evaluation(
         )
     tables = _picked(path, made.tables(), list(picks))
     return EvaluationFile(
-        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables,
+        path=path, format=reader.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables,
         options=_options(choice),
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[Cou
                 "arms": sorted({g.arm for g in groups} - {""}), "tasks": sorted({g.task for g in groups} - {""}),
                 "steps": sorted({g.step for g in groups if g.step is not None}),
             }  # fmt: skip
-            there = "; ".join(f"{name} {_some(found)}" for name, found in known.items() if found)
+            there = "; ".join(f"{name} {_some(values)}" for name, values in known.items() if values)
             raise DataError(
                 f"{path}@{word}: no rows of {word!r}; the file has {there or 'neither arms nor tasks nor steps'}"
             )
@@ -203,7 +203,7 @@ class _Shape:
 
     grouped: bool
     columns: bool
-    beside: tuple[str, ...]
+    per_problem: tuple[str, ...]
 
 
 class _Groups:
@@ -241,7 +241,7 @@ class _Groups:
             problems.setdefault(problem, []).append(
                 (right, *map(row.get, COLUMNS)) if shape.columns else (right, *NO_COLUMNS)
             )
-        for name in shape.beside:
+        for name in shape.per_problem:
             if (value := row[name]) is not None:
                 self._beside(number, group, problem, name, value)
 
@@ -250,8 +250,8 @@ class _Groups:
         kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
         if kind != self.kind or not kind:
             self._check_kind(number, row, kind)
-        beside = tuple(name for name in BESIDE if name in row)
-        made = _Shape(any(name in row for name in GROUPED), any(name in row for name in COLUMNS), beside)
+        per_problem = tuple(name for name in BESIDE if name in row)
+        made = _Shape(any(name in row for name in GROUPED), any(name in row for name in COLUMNS), per_problem)
         return self._shapes.setdefault(keys, made)
 
     def tables(self) -> list[CountTable]:
@@ -261,17 +261,17 @@ class _Groups:
     def _table(self, group: Group, problems: dict[str, Any]) -> CountTable:
         more = self.more.get(group, {})
         names = {"gold": "golds", "prompt": "prompts", "keys": "keys", "cluster": "clusters", "chance": "chances"}
-        beside: dict[str, Any] = {plural: more.get(name, {}) for name, plural in names.items()}
+        per_problem: dict[str, Any] = {plural: more.get(name, {}) for name, plural in names.items()}
         if self.kind == "counts":
             n, c, _ = np.array(list(problems.values()), dtype=np.int64).T
-            return CountTable(group=group, problems=tuple(problems), n=n, c=c, **beside)
+            return CountTable(group=group, problems=tuple(problems), n=n, c=c, **per_problem)
         right = tuple(np.fromiter((one[0] for one in rows), dtype=bool, count=len(rows)) for rows in problems.values())
         n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
         lists = {}
-        for place, name in enumerate(LISTS, 1):
-            known = any(one[place] is not None for rows in problems.values() for one in rows)
-            lists[name] = tuple([one[place] for one in rows] for rows in problems.values()) if known else None
-        return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, **lists, **beside)
+        for index, name in enumerate(LISTS, 1):
+            known = any(one[index] is not None for rows in problems.values() for one in rows)
+            lists[name] = tuple([one[index] for one in rows] for rows in problems.values()) if known else None
+        return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, **lists, **per_problem)
 
     # ---- the fields
 
@@ -327,7 +327,7 @@ class _Groups:
         raise self._error(number, name, value, "a whole number is expected")
 
     def _counted(self, number: int, row: Mapping[str, Any]) -> tuple[int, int, int]:
-        found = []
+        counts = []
         for name in ("n", "c"):
             value = row.get(name)
             if isinstance(value, float) and value.is_integer():  # tables with a missing value elsewhere have floats
@@ -337,8 +337,8 @@ class _Groups:
                 raise self._error(
                     number, name, value, f"{problem}; n is the number of samples, c how many of them are correct"
                 )
-            found.append(value)
-        n, c = found
+            counts.append(value)
+        n, c = counts
         if not n:
             raise self._error(number, "n", n, "a problem without samples; remove the row on both sides")
         if c > n:
@@ -414,8 +414,8 @@ def _field(kind: str) -> str:
     return '"n" and "c"' if kind == "counts" else f'"{kind}"'
 
 
-def _some(found: Iterable[object]) -> str:
-    shown = list(map(str, found))
+def _some(values: Iterable[object]) -> str:
+    shown = list(map(str, values))
     return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
