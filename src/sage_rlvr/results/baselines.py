@@ -95,11 +95,11 @@ def headroom(
         found = above(arms, name, envelope, metric, allowed)
         if found is None:
             continue
-        own, rival, pass1 = float(np.mean(found.arm)), found.place.height, float(np.mean(found.pass1))
+        own, rival, pass1 = float(np.mean(found.arm)), found.mixture.height, float(np.mean(found.pass1))
         top, passes = _at(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
-            rival=_mixed((*envelope.arms, *allowed), found.place.best),
+            rival=_mixed((*envelope.arms, *allowed), found.mixture.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
             power=_of_power(base, record, metric, pass1) if passes else None,
