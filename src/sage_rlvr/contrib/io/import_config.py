@@ -1,7 +1,7 @@
 """Settings of TRL and of verl as a recipe: `sage-rlvr import-config FILE`.
 
-    found = import_config("grpo.yaml")          a GRPOConfig (YAML or JSON), or verl's overrides (key=value, a shell script, YAML)
-    found.recipe, found.findings                a recipe's tree, and one line for each key of the file
+    imported = import_config("grpo.yaml")       a GRPOConfig (YAML or JSON), or verl's overrides (key=value, a shell script, YAML)
+    imported.recipe, imported.findings          a recipe's tree, and one line for each key of the file
 
 There is no table of fields here. A recipe becomes fields of TRL by `trl.arguments`, and words of verl by `verl.arguments` and
 `verl.fields`; a recipe is proposed, turned into fields by these, and each key of the file is compared with what comes out.
