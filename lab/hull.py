@@ -59,7 +59,7 @@ def untrained(seeds: int, temperatures: Sequence[float]) -> list[list[Table]]:
 
 def as_drawn(found: AboveHull, level: float = 0.95) -> tuple[bool, bool]:
     """(above, below) by the rule of before: every rival at every temperature as it was drawn; at each price the lowest high end."""
-    seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
+    seeds, prices = found.ahead.shape[1], np.array([found.mixture.price, 0.0, *PRICES])
     leads = found.ahead @ np.stack([prices, np.ones_like(prices)])
     means = leads.mean(axis=1)
     reach = float(t_ppf((1 + level) / 2, seeds - 1)) * np.maximum(leads.std(axis=1, ddof=1) / np.sqrt(seeds), TINY)
@@ -75,7 +75,7 @@ def rates(setting: str, rivals: int, seeds: int, k: int, draws: int) -> dict[str
         own, *them = (method(rng, seeds, temperatures) for _ in range(1 + rivals))
         found = above_mixtures(own, [*them, *others], k)
         assert found is not None
-        plain = paired_seeds(found.mixed[0] @ (found.place.price, 1.0), np.zeros(seeds))
+        plain = paired_seeds(found.mixed[0] @ (found.mixture.price, 1.0), np.zeros(seeds))
         now = compare_hull(found)
         marks = [as_drawn(found), *((one.outcome == "better", one.outcome == "worse") for one in (plain, now))]
         counts += np.array(marks, dtype=int)
@@ -232,7 +232,7 @@ def kept_lines(summary: dict[str, Any], kept: Kept) -> Iterator[str]:
             c = compare_hull(found)
             d = c.difference
             lead = f"{d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f}, {c.outcome})"
-            yield f"| {room['arm']} | {metric.bare} | {c.mean_a:.4f} | | | {found.place.height:.4f} | {lead} |"
+            yield f"| {room['arm']} | {metric.bare} | {c.mean_a:.4f} | | | {found.mixture.height:.4f} | {lead} |"
 
 
 def world_of(summary: dict[str, Any]) -> str | None:

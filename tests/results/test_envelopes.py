@@ -58,12 +58,12 @@ def gap(arm: list[list[FrontierPoint]], rivals: list[list[list[FrontierPoint]]],
 def test_rivals_are_read_on_their_hull_at_the_arms_own_pass1() -> None:
     """At .20: LOW's own .90, or HIGH's two temperatures half and half, .95; beyond .30 the highest of all, 1.00."""
     found = above([ARM], [[LOW], [HIGH]])
-    assert {(one.rival, one.temperature) for one in found.place.best} == {(1, 1.0), (1, 0.5)}
-    assert [one.weight for one in found.place.best] == pytest.approx([0.5, 0.5])
-    assert found.pass1 == (0.20,) and found.place.height == pytest.approx(0.95) and found.place.price == pytest.approx(1.0)
+    assert {(one.rival, one.temperature) for one in found.mixture.best} == {(1, 1.0), (1, 0.5)}
+    assert [one.weight for one in found.mixture.best] == pytest.approx([0.5, 0.5])
+    assert found.pass1 == (0.20,) and found.mixture.height == pytest.approx(0.95) and found.mixture.price == pytest.approx(1.0)
     assert found.ahead.shape == (4, 1, 2) and gap([ARM], [[LOW], [HIGH]]) == pytest.approx(0.02)
     cold = above([ARM], [[LOW], [HIGH]], temperature=0.3)  # no rival has a pass@1 of .40
-    assert cold.place == HullMixture(best=(Share(rival=1, temperature=1.0, weight=1.0),), height=1.0, price=0.0)
+    assert cold.mixture == HullMixture(best=(Share(rival=1, temperature=1.0, weight=1.0),), height=1.0, price=0.0)
     assert gap([ARM], [[LOW], [HIGH]], 0.3) == pytest.approx(-0.40)
     assert above_hull([ARM], [[LOW], [HIGH]], temperature=0.7) is None  # the arm was not read there
     hot = line((1.0, 0.10, 0.97))  # less pass@1 than any rival: they need give nothing up
@@ -73,7 +73,7 @@ def test_rivals_are_read_on_their_hull_at_the_arms_own_pass1() -> None:
 def test_a_coin_between_two_rivals_is_a_rival() -> None:
     """GRPO without a KL at (.3, .6) and with one at (.1, 1): half of each has (.2, .8), above an arm at (.2, .75)."""
     arm, rivals = [line((1.0, 0.2, 0.75))], [[line((1.0, 0.3, 0.6))], [line((1.0, 0.1, 1.0))]]
-    assert {(one.rival, round(one.weight, 9)) for one in above(arm, rivals).place.best} == {(0, 0.5), (1, 0.5)}
+    assert {(one.rival, round(one.weight, 9)) for one in above(arm, rivals).mixture.best} == {(0, 0.5), (1, 0.5)}
     assert gap(arm, rivals) == pytest.approx(-0.05)
 
 
@@ -82,12 +82,12 @@ def test_place_and_price_are_chosen_once_for_all_seeds() -> None:
     that differ in pass@1 are moved along the hull: both lie .02 above it, though (.25, .92) and (.15, 1.02) differ."""
     two = [line((1.0, 0.25, 0.92)), line((1.0, 0.15, 1.02))]
     found = above(two, [[LOW, LOW], [HIGH, HIGH]])
-    leads = found.ahead @ (found.place.price, 1.0)
+    leads = found.ahead @ (found.mixture.price, 1.0)
     assert leads.min(axis=0) == pytest.approx((0.02, 0.02)) and np.std(found.arm) > 0.04
     other = line((1.0, 0.20, 0.80))
     rivals = [[other, line((1.0, 0.20, 1.00))], [line((1.0, 0.20, 0.95)), line((1.0, 0.20, 0.89))]]
     noisy = above([ARM, ARM], rivals)
-    assert [one.rival for one in noisy.place.best] == [1] and noisy.place.height == pytest.approx(0.92)
+    assert [one.rival for one in noisy.mixture.best] == [1] and noisy.mixture.height == pytest.approx(0.92)
 
 
 def test_a_comparison_with_the_hull_by_hand() -> None:
@@ -149,11 +149,11 @@ def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, li
     assert interval.low <= interval.value <= interval.high
     assert interval.high <= max(interval.value, float(np.mean(read.arm))) + 1e-12
     assert (found.outcome == "tied") == (interval.low <= 0 <= interval.high)
-    ps = [paired_seeds(lead @ (read.place.price, 1.0), np.zeros(seeds)) for lead in read.ahead]
+    ps = [paired_seeds(lead @ (read.mixture.price, 1.0), np.zeros(seeds)) for lead in read.ahead]
     if found.outcome == "better":
         assert all(one.outcome == "better" for one in ps)
     if found.outcome == "worse":
-        for price in ((0.0, 1.0), (read.place.price, 1.0), (1.0, 1e-6)):
+        for price in ((0.0, 1.0), (read.mixture.price, 1.0), (1.0, 1e-6)):
             assert (read.ahead @ price).mean(axis=1).min() < 0
     itself = compare_hull(above(rivals[0], rivals))
     assert itself.difference.value <= 1e-12 and itself.outcome != "better"
@@ -211,14 +211,14 @@ def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Pa
     allowed = always_allowed(arms["base"], record)
     found = read_above(arms, "SAGE-Branch", envelope, metric, allowed)
     assert plain is not None and found is not None and list(allowed) == ["base", GUESSER]
-    assert found.place.height == pytest.approx(1 - 0.1**8, abs=1e-6) and plain.place.height < 0.99
+    assert found.mixture.height == pytest.approx(1 - 0.1**8, abs=1e-6) and plain.mixture.height < 0.99
     assert summary_of(results, findings_of(results))["room"][0]["rival"] == GUESSER
     tables = [[run_at(arms[name], seed).p for seed in (0, 1, 2)] for name in (*envelope.arms, "base")]
     cells = np.array([[table[t] for table in rival] for rival in tables for t in sorted(rival[0])])
     rng, x = np.random.default_rng(0), float(np.mean(plain.pass1))
     for weights in rng.dirichlet(np.full(len(cells), 0.1), 2000):
         if (mixed := np.tensordot(weights, cells, 1)).mean() >= x:
-            assert float((1 - (1 - mixed) ** 8).mean()) <= plain.place.height + 1e-6
+            assert float((1 - (1 - mixed) ** 8).mean()) <= plain.mixture.height + 1e-6
 
 
 def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:

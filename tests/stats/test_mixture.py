@@ -95,7 +95,7 @@ def test_laws_of_the_best_mixture(ps: np.ndarray, k: int, where: float) -> None:
 def test_identical_policies_give_equality(ps: np.ndarray, k: int, rivals: int) -> None:
     own = [{1.0: row} for row in ps[0]]
     found = above_mixtures(own, [own] * rivals, k)
-    assert found is not None and found.place.height == pytest.approx(float(np.mean(found.arm)), abs=1e-9)
+    assert found is not None and found.mixture.height == pytest.approx(float(np.mean(found.arm)), abs=1e-9)
     compared = compare_hull(found)
     assert compared.difference.value == pytest.approx(0, abs=1e-9) and compared.outcome in ("tied", "unknown")
 
@@ -123,10 +123,10 @@ def test_laws_of_a_comparison_with_mixtures(seed: int, seeds: int) -> None:
     compared = compare_hull(found)
     interval = compared.difference
     assert interval.low <= interval.value <= interval.high
-    least = float((found.mixed @ (found.place.price, 1.0)).mean(axis=1).min())
+    least = float((found.mixed @ (found.mixture.price, 1.0)).mean(axis=1).min())
     assert interval.value <= least + 1e-12
     if compared.outcome == "better":
-        every = np.concatenate([found.ahead, found.mixed]) @ (found.place.price, 1.0)
+        every = np.concatenate([found.ahead, found.mixed]) @ (found.mixture.price, 1.0)
         assert (every.mean(axis=1) > 0).all()
 
 
@@ -170,7 +170,7 @@ def test_a_comparison_from_counts_by_hand() -> None:
     completions of the mixture miss with (1/4)(1/6) + (1/2)(1/2) + (1/4) = 13/24, of the arm with (3/4)(2/3) = 1/2."""
     own, one, two = ([{1.0: (4, right)}] * 3 for right in ([1, 1], [2, 0], [0, 2]))
     found = above_mixtures_of_counts(own, [one, two], 2)
-    assert found is not None and {share.rival: share.weight for share in found.place.best} == pytest.approx({0: 0.5, 1: 0.5})
+    assert found is not None and {share.rival: share.weight for share in found.mixture.best} == pytest.approx({0: 0.5, 1: 0.5})
     assert found.mixed[:1] == pytest.approx(np.broadcast_to([0, 13 / 24 - 1 / 2], (1, 3, 2)))
     assert found.ahead[0, 0] == pytest.approx([0, 0.5 - (1 - 1 / 6) / 2])
     assert above_mixtures_of_counts(own, [one, two], 2, temperature=0.5) is None
@@ -235,7 +235,7 @@ def test_rivals_are_chosen_by_one_half_of_the_samples_and_judged_by_the_other() 
         base = {t: (16, rng.binomial(16, p)) for t in (0.25, 0.5, 0.75, 1.0)}
         found = above_mixtures_of_counts(own, [[base]], k)
         assert found is not None and found.held_out is not None
-        every = np.concatenate([found.ahead, found.mixed]) @ (found.place.price, 1.0)
+        every = np.concatenate([found.ahead, found.mixed]) @ (found.mixture.price, 1.0)
         same.append(every.mean(axis=1).min())
         judged.append(compare_hull(found).difference.value)
         halves = found.held_out

@@ -43,7 +43,7 @@ def test_what_the_papers_data_sets_can_see(problems, seen):
 
 
 def test_what_methods_need_by_hand():
-    pilot = Pilot(true=0.05, noise=12.8, run_sd=0.01, k=256, said="")
+    pilot = Pilot(true=0.05, noise=12.8, run_sd=0.01, k=256, source="")
     design = EvaluationSize(problems=60, samples=256, seeds=4)
     sd = math.sqrt(2 * 0.01**2 + 12.8 / 256 / 60)
     assert see_methods(design, pilot) == pytest.approx(detectable(sd, 4))
@@ -51,7 +51,7 @@ def test_what_methods_need_by_hand():
 
 
 def test_what_to_buy_next():
-    problems_help = Pilot(true=0.1, noise=0.0, run_sd=0.02, k=1, said="")
+    problems_help = Pilot(true=0.1, noise=0.0, run_sd=0.02, k=1, source="")
     plan = make_plan(EvaluationSize(problems=60, samples=16, seeds=3), problems_help, run_cost=100)
     assert plan.next_checkpoints[0].what == "120 problems (if there are more of them)"
     assert plan.next_checkpoints[0].detectable == pytest.approx(plan.checkpoints / math.sqrt(2))
@@ -59,7 +59,7 @@ def test_what_to_buy_next():
     assert plan.next_checkpoints[0].cost == 2 * 60 * 16  # one checkpoint an arm
     assert plan.next_methods[0].what == "4 training seeds" and plan.next_methods[1].gain == 0.0
     assert plan.next_methods[0].cost == 2 * (100 + 60 * 16)
-    samples_help = Pilot(true=0.0, noise=10.0, run_sd=0.0, k=1, said="")
+    samples_help = Pilot(true=0.0, noise=10.0, run_sd=0.0, k=1, source="")
     steps = make_plan(EvaluationSize(problems=60, samples=16, seeds=3), samples_help).next_checkpoints
     assert {round(s.detectable, 6) for s in steps} == {round(steps[0].detectable, 6)}
     one = make_plan(EvaluationSize(problems=60, samples=16, seeds=1), problems_help)
@@ -74,7 +74,7 @@ def test_five_problems_see_nothing():
 
 
 def test_the_detectable_difference_is_found_four_times_in_five():
-    pilot = Pilot(true=0.04, noise=3.2, run_sd=0.0, k=1, said="")
+    pilot = Pilot(true=0.04, noise=3.2, run_sd=0.0, k=1, source="")
     design = EvaluationSize(problems=60, samples=64, seeds=1)
     x = see_checkpoints(design, pilot)
     gaps = np.random.default_rng(0).normal(x, math.sqrt(0.04 + 3.2 / 64), (4000, 60))
@@ -89,7 +89,7 @@ def test_a_pilot_of_exact_records():
     assert pilot.true == pytest.approx(np.mean([np.var(x - 0.1, ddof=1) for x in a]))
     own = np.mean([p * (1 - p) for p in a.ravel()]) + 0.09
     assert pilot.noise == pytest.approx(own)  # at k = 1 the variance of one coin
-    assert "measured over 3 training seeds" in pilot.said
+    assert "measured over 3 training seeds" in pilot.source
     assert pilot_of_exact(a[0], b[0], k=1).run_sd == 0.01
     with pytest.raises(DataError, match="same problems"):
         pilot_of_exact([0.1], [0.2], 1)
@@ -114,11 +114,11 @@ def test_a_pilot_of_unequal_numbers_of_samples_and_of_clusters():
     a, b = rng.binomial(16, p), rng.binomial(16, rng.permutation(p))
     plain = pilot_of_counts(16, a, b, 4)
     each = pilot_of_counts(np.full(60, 16), a, b, 4, n_b=np.full((1, 60), 16))
-    assert (each.true, each.noise, each.said) == (pytest.approx(plain.true), pytest.approx(plain.noise), plain.said)
+    assert (each.true, each.noise, each.source) == (pytest.approx(plain.true), pytest.approx(plain.noise), plain.source)
     more = pilot_of_counts(np.where(np.arange(60) < 30, 16, 32), np.where(np.arange(60) < 30, a, 2 * a), b, 4, n_b=16)
-    assert "60 problems and 16 to 32 samples" in more.said and more.noise > 0
+    assert "60 problems and 16 to 32 samples" in more.source and more.noise > 0
     copies = pilot_of_counts(16, np.tile(a, 3), np.tile(b, 3), 4, cluster=np.tile(np.arange(60), 3))
-    assert "180 problems in 60 clusters" in copies.said
+    assert "180 problems in 60 clusters" in copies.source
     v, three = (one.true + one.noise / 16 for one in (plain, copies))
     assert three == pytest.approx(3 * v)  # 180 problems that are 60
     with pytest.raises(DataError, match="one cluster"):
@@ -126,7 +126,7 @@ def test_a_pilot_of_unequal_numbers_of_samples_and_of_clusters():
 
 
 def test_what_a_difference_needs():
-    pilot = Pilot(true=0.04, noise=1.6, run_sd=0.01, k=8, said="")
+    pilot = Pilot(true=0.04, noise=1.6, run_sd=0.01, k=8, source="")
     design = EvaluationSize(problems=400, samples=16, seeds=1)
     assert design_needed(design, pilot, 0.05) == (440, 19)  # 2.8016^2 (0.04 + 1.6 / 16) / 0.05^2, 1.6 / (400 / 3139.6 - 0.04)
     line = needed_line(design, pilot, 0.02)
@@ -151,4 +151,4 @@ def test_refusals():
     with pytest.raises(ConfigError, match="above 0"):
         problems_needed(0.0)
     with pytest.raises(ConfigError, match="not negative"):
-        Pilot(true=-1.0, noise=0.0, run_sd=0.0, k=1, said="")
+        Pilot(true=-1.0, noise=0.0, run_sd=0.0, k=1, source="")

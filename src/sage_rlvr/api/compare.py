@@ -103,23 +103,23 @@ class Comparison(Rows):
 
 def row_of(row: Row) -> dict[str, Any]:
     """A comparison as a plain dict; `outcome` is the printed word."""
-    found = row.comparison
+    comparison = row.comparison
     return {
         "a": row.a,
         "b": row.b,
         "metric": str(row.metric),
         "task": row.task,
         "family": row.family,
-        "mean_a": found.mean_a,
-        "mean_b": found.mean_b,
-        "difference": found.difference.value,
-        "low": found.difference.low,
-        "high": found.difference.high,
-        "over": found.over,
-        "p": found.p,
+        "mean_a": comparison.mean_a,
+        "mean_b": comparison.mean_b,
+        "difference": comparison.difference.value,
+        "low": comparison.difference.low,
+        "high": comparison.difference.high,
+        "over": comparison.over,
+        "p": comparison.p,
         "adjusted_p": row.adjusted,
         "outcome": str(outcome(row)),
-        "detectable": found.mde,
+        "detectable": comparison.mde,
         "chance": row.chance,
         "below_chance": ", ".join(row.below_chance),
     }
@@ -190,8 +190,8 @@ def comparison_of(
             + suggest("compare", "base.jsonl", "rl.jsonl")
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
-    alone = len(words) == 1 and not whole
-    if alone and rows_in(words[0]) is None:
+    single = len(words) == 1 and not whole
+    if single and rows_in(words[0]) is None:
         raise DataError(
             f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
         )
@@ -211,7 +211,7 @@ def comparison_of(
         raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")
     if task and len(known) > 1:
         raise DataError(f"--task {task}: the rows are of several tasks ({', '.join(known)}); select one of them with FILE@TASK")
-    if alone and len(results.design.names) < 2:
+    if single and len(results.design.names) < 2:
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
         )
@@ -389,9 +389,9 @@ def demo(
     """
     from sage_rlvr.sweeps import demo as demos  # torch
 
-    place = demo_folder(model) if out is None else Path(out)
+    folder = demo_folder(model) if out is None else Path(out)
     more: dict[str, Any] = {"powers": power_tempering, "model": model, "short": short}
-    return demonstrated(demos.plan(place, seeds, arms, pairs_of(edits), problems, **more), workers)
+    return demonstrated(demos.plan(folder, seeds, arms, pairs_of(edits), problems, **more), workers)
 
 
 def demo_folder(model: str) -> Path:
@@ -410,21 +410,21 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
     say(f"training {len(planned.runs)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
     say("\n".join([line(planned), *forecast(planned)]))
-    found = swept(planned, count, console)
+    comparison = swept(planned, count, console)
     clock.append(time.monotonic())
-    if not found.complete:
-        return found
+    if not comparison.complete:
+        return comparison
     checked = demos.check_by_sampling(planned)
-    write_page(found, planned.out)
+    write_page(comparison, planned.out)
     clock.append(time.monotonic())
-    return replace(found, notes={"cross_check": checked, "clock": clock})
+    return replace(comparison, notes={"cross_check": checked, "clock": clock})
 
 
-def write_page(found: Comparison, out: Path) -> Page:
+def write_page(comparison: Comparison, out: Path) -> Page:
     """The page, written with its pictures into a folder, or to an .html file with its pictures beside it."""
     from sage_rlvr.render import Page  # matplotlib
 
-    page = Page(page_of(found.results, found.findings, summary_of(found.results, found.findings)))
+    page = Page(page_of(comparison.results, comparison.findings, summary_of(comparison.results, comparison.findings)))
     file = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     with writing("report", file.parent, 8 << 20):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -145,14 +145,14 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
     _say_default_task(what, settings, say)
     if not settings.by_samples():
         return _exactly(what, settings, quiet)
-    found = [_by_samples(what, one, quiet, say) for one in settings.by_temperature()]
-    if len(found) == 1:
-        return found[0]
-    stores, policy = tuple(one.path for one in found), found[0].policy
-    lines = [line for one in found for line in one.lines]
+    evaluations = [_by_samples(what, one, quiet, say) for one in settings.by_temperature()]
+    if len(evaluations) == 1:
+        return evaluations[0]
+    stores, policy = tuple(one.path for one in evaluations), evaluations[0].policy
+    lines = [line for one in evaluations for line in one.lines]
     together = suggest("compare", f"base={','.join(map(str, stores))}", "NAME=STORE")
     lines.append(f"all temperatures beside another policy's store: {together}")
-    return Evaluation(stores[0], lines, [row for one in found for row in one.rows], stores=stores, policy=policy)
+    return Evaluation(stores[0], lines, [row for one in evaluations for row in one.rows], stores=stores, policy=policy)
 
 
 def _refuse_recipe(what: str) -> None:
@@ -232,7 +232,7 @@ def _gate(
     ks = ks_of(settings.gate_ks, largest)
     if ks[-1] > largest:
         raise ConfigError(f"--gate-ks {ks[-1]}: there are {largest} samples of each problem; add samples, or omit this k")
-    points = tuple(GatePoint(k=k, passed=found, chance=chance.at(k)) for k, found in zip(ks, intervals(ks), strict=True))
+    points = tuple(GatePoint(k=k, passed=interval, chance=chance.at(k)) for k, interval in zip(ks, intervals(ks), strict=True))
     return Gate(points=points, much=settings.gate_much, little=settings.gate_little, wanted=settings.gate_room)
 
 
@@ -274,26 +274,26 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
     gate = _gate_of_record(settings, record) if settings.gate else None
     lines += gate.lines() if gate else []
     lines.append(f"record: {path}")
-    found = None
+    checked = None
     if settings.cross_check:
-        found = cross_check(target, record, n=settings.cross_check, problems=40, seed=settings.seed)
-    return Evaluation(path, lines, eval_rows(record, settings.ks), record, found, gate=gate)
+        checked = cross_check(target, record, n=settings.cross_check, problems=40, seed=settings.seed)
+    return Evaluation(path, lines, eval_rows(record, settings.ks), record, checked, gate=gate)
 
 
 def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[float]:
     """All that are read. ConfigError where a cross-check or powers need temperature 1 and it is not among them."""
-    found = sorted({*settings.temperatures, *(frontier if settings.frontier else ())})
-    there = ", ".join(map(str, found))
-    if settings.cross_check < 0 or (settings.cross_check and 1.0 not in found):
+    temperatures = sorted({*settings.temperatures, *(frontier if settings.frontier else ())})
+    there = ", ".join(map(str, temperatures))
+    if settings.cross_check < 0 or (settings.cross_check and 1.0 not in temperatures):
         raise ConfigError(
             f"--cross-check {settings.cross_check}: samples this many completions at temperature 1, so it needs a number >= 0 and "
             f"1.0 among --temperatures (here {there})"
         )
-    if settings.power_tempering and 1.0 not in found:
+    if settings.power_tempering and 1.0 not in temperatures:
         raise ConfigError(
             f"--power-tempering: tempers the policy at temperature 1; include 1.0 in --temperatures (here {there})"
         )
-    return found
+    return temperatures
 
 
 def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
@@ -302,24 +302,24 @@ def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
     for t in sorted(record.logps, reverse=True):
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
         many = {"distinct_right_in_256": distinct, "pcmd": _pcmd(record.logps[t])}
-        for k, found in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
-            beside = _beside(chance, k, found.value)
-            rows.append({"temperature": t, "k": k, **_plain(found), **beside, **many})
+        for k, interval in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
+            floor = _beside(chance, k, interval.value)
+            rows.append({"temperature": t, "k": k, **_plain(interval), **floor, **many})
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
-        for k, found in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
-            beside = _beside(chance, k, found.value)
-            rows.append({"power": one.power, "k": k, **_plain(found), **beside, "distinct_right_in_256": one.distinct(256)})
+        for k, interval in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
+            floor = _beside(chance, k, interval.value)
+            rows.append({"power": one.power, "k": k, **_plain(interval), **floor, "distinct_right_in_256": one.distinct(256)})
     return rows
 
 
 def _pcmd(logps: Sequence[ArrayLike]) -> float | None:
     """Chance that two right samples of a problem differ, mean over the problems with a right completion; None without any."""
-    found = pcmd_interval(exact_pcmd(logps))
-    return float(found.value) if found.n else None
+    interval = pcmd_interval(exact_pcmd(logps))
+    return float(interval.value) if interval.n else None
 
 
-def _plain(found: Interval) -> dict[str, float]:
-    return {"pass": float(found.value), "low": float(found.low), "high": float(found.high)}
+def _plain(interval: Interval) -> dict[str, float]:
+    return {"pass": float(interval.value), "low": float(interval.low), "high": float(interval.high)}
 
 
 def _beside(chance: Chance | None, k: int, value: float, high: float | None = None) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     for t in sorted(record.logps, reverse=True):
         rows = record.logps[t]
         distinct = sum(reachable(rows, 256)) / len(rows)
-        differ = "" if (found := _pcmd(rows)) is None else f"{found:.3f}"
+        differ = "" if (pcmd := _pcmd(rows)) is None else f"{pcmd:.3f}"
         lines.append(f"  {t:<6g} {_cells(success_probability(rows), ks, chance)}{distinct:<23.1f}{differ}".rstrip())
     if record.norms:
         lines += [
@@ -351,8 +351,8 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
         ]
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
         bound, open_ = f"{one.bound.mean():<9.1g}", f"not available: {one.bound.mean():.1g} open"
-        told = f"{_cells(one.p, ks, chance)}{bound}  {one.distinct(256):.1f}" if one.known else open_
-        lines.append(f"  {one.power:<6g} {told}")
+        cells = f"{_cells(one.p, ks, chance)}{bound}  {one.distinct(256):.1f}" if one.known else open_
+        lines.append(f"  {one.power:<6g} {cells}")
     return [*lines, *_chance_lines(chance, ks, any(MARK in line for line in lines))]
 
 
@@ -426,9 +426,9 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
         other, _ = sample_into_store(base, partial(counting, console, base.policy), say, progress=console.print)
         n = min(settings.kl_samples, common_n(store), common_n(other))
         stores = {"policy": store, "base": other}
-        found, path = kl_of_stores(run, base, stores, task, n, partial(counting, console, "KL"), console.print)
+        kl, path = kl_of_stores(run, base, stores, task, n, partial(counting, console, "KL"), console.print)
     say(f"KL kept in {path}; completions of {base.policy}: {base.store}")
-    return found
+    return kl
 
 
 def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun:
@@ -437,10 +437,10 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
     if is_store(path):
         with SampleStore.open(path) as store:
-            place, name = store.place(), store.identity.model
-        if place is None:
+            policy_path, name = store.place(), store.identity.model
+        if policy_path is None:
             raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
-        return replace(run, policy=name, model=place, store=path, **own)
+        return replace(run, policy=name, model=policy_path, store=path, **own)
     of_run = is_run(path)
     name, model = "base" if what == "embedded" else path.name, str(path / "policy") if of_run else what
     home = path / "samples" if of_run else RUNS / "samples" / name
@@ -454,9 +454,9 @@ def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]
     right, chance = counts.right.astype(int), chance_of_store(store.facts(), counts.problems)
     intervals = {k: passk_interval(n, right, k) for k in powers(n)}
     return [
-        {"temperature": law["temperature"], "k": k, **_plain(found), **_beside(chance, k, found.value, found.high), "n": n}
+        {"temperature": law["temperature"], "k": k, **_plain(interval), **_beside(chance, k, interval.value, interval.high), "n": n}
         | {"problems": len(counts.problems)}
-        for k, found in intervals.items()
+        for k, interval in intervals.items()
     ]
 
 
@@ -483,10 +483,10 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     if of_run and chosen.chat_template_kwargs is None and (options := read_record(run)["config"].get("chat_template_kwargs")):
         chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run is asked as it was trained
     home = run / "samples" if of_run else RUNS / "samples" / policy
-    asked = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
+    task = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
     if own is None and settings.world is not None:
         raise _either(settings.world, str(settings.task))
-    store = chosen.store or home / chosen.store_name(asked)
+    store = chosen.store or home / chosen.store_name(task)
     return SampleRun(**(vars(chosen) | {"store": store}), policy=policy, model=model, own=own)
 
 
@@ -517,11 +517,11 @@ def target_of(what: str, world: str | None, task: str | None = None) -> Target:
     """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
     from sage_rlvr.evaluation.evaluate import resolve  # torch
 
-    kind, found = with_worlds(task), None
+    kind, world_config = with_worlds(task), None
     if kind is not None and world in kind.worlds:
         return resolve(what, None, f"{task}:{world}")
     if world is not None:
-        found = world_of(world)
-        if task is not None and (kind is None or not isinstance(found.build(), kind)):
+        world_config = world_of(world)
+        if task is not None and (kind is None or not isinstance(world_config.build(), kind)):
             raise _either(world, task)
-    return resolve(what, found, task if found is None else None)
+    return resolve(what, world_config, task if world_config is None else None)

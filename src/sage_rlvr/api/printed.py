@@ -144,11 +144,11 @@ def patterns(results: Results) -> list[str]:
 
 def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, SampleStore]]:
     """Each arm's store against the control's, where both have one alone of a task and temperature."""
-    alone: dict[tuple[str, float], dict[str, list[Store]]] = {}
+    by_setting: dict[tuple[str, float], dict[str, list[Store]]] = {}
     for row in results.table.sampled().rows:
         if row.store is not None:
-            alone.setdefault((row.task, row.temperature), {}).setdefault(row.arm, []).append(row.store)
-    for arms in alone.values():
+            by_setting.setdefault((row.task, row.temperature), {}).setdefault(row.arm, []).append(row.store)
+    for arms in by_setting.values():
         (base, home), *others = arms.items()
         for name, stores in others:
             if len(stores) == len(home) == 1:

@@ -110,25 +110,25 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
     tuned = config
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
-        found = sft.finetune(tuned, run, directory, policy, progress=progress, say=say)
-        return found.step, found.total
+        finetuned = sft.finetune(tuned, run, directory, policy, progress=progress, say=say)
+        return finetuned.step, finetuned.total
 
     return (lambda: sft.run_facts(tuned)), work
 
 
 def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
-    found = paired(config.pairs)
-    for line in found.lines():
+    pairs = paired(config.pairs)
+    for line in pairs.lines():
         say(line)
 
     def facts() -> dict[str, Any]:
-        known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+        known = {"model_sha256": weights_hash(config.model), "data": pairs.digests, "counts": pairs.counts}
         known |= dtype_facts(config.engine)
         return known | ({"packages": packages} if (packages := packages_of(config)) else {})
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
         assert run is not None
-        return train_offline(config, run, policy, progress, lambda tokens: texts_of(config, found, tokens)), config.steps
+        return train_offline(config, run, policy, progress, lambda tokens: texts_of(config, pairs, tokens)), config.steps
 
     return facts, work
 

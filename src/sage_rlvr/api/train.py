@@ -188,10 +188,10 @@ def read(
     given = dict(settings or {})
     if isinstance(recipe, Method):
         given["method"], recipe = recipe, "grpo"  # the task's settings with this method
-    found = locate(recipe, task)
+    located = locate(recipe, task)
     plain = {name: dump(value) if _is_part(value) else value for name, value in given.items()}
-    name = given["method"].name.replace("+", "_") if isinstance(given.get("method"), Method) else found.name
-    return name, read_recipe(found, pairs_of(edits), command, settings=plain)
+    name = given["method"].name.replace("+", "_") if isinstance(given.get("method"), Method) else located.name
+    return name, read_recipe(located, pairs_of(edits), command, settings=plain)
 
 
 def pairs_of(edits: Mapping[str, Any] | Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -95,11 +95,11 @@ def headroom(
         gap = above(arms, name, envelope, metric, allowed)
         if gap is None:
             continue
-        own, rival, pass1 = float(np.mean(gap.arm)), gap.place.height, float(np.mean(gap.pass1))
+        own, rival, pass1 = float(np.mean(gap.arm)), gap.mixture.height, float(np.mean(gap.pass1))
         top, passes = _at(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
-            rival=_mixed((*envelope.arms, *allowed), gap.place.best),
+            rival=_mixed((*envelope.arms, *allowed), gap.mixture.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
             power=_of_power(base, record, metric, pass1) if passes else None,

@@ -43,14 +43,14 @@ def budget_differences(
     """
     left, right = _leaves(a), _leaves(b)
     fields = [*NEXT_STEP, *sorted((left.keys() | right.keys()) - NEXT_STEP.keys())]
-    found = {}
+    differences = {}
     for field in fields:
         one, two = left.get(field, _MISSING), right.get(field, _MISSING)
         if field in OF_THE_ARM or field in ignore or (one is _MISSING and two is _MISSING):
             continue
         if one is _MISSING or two is _MISSING or one != two:
-            found[field] = (None if one is _MISSING else one, None if two is _MISSING else two)
-    return found
+            differences[field] = (None if one is _MISSING else one, None if two is _MISSING else two)
+    return differences
 
 
 def check_budget(identities: Mapping[str, Mapping[str, Any]], ignore: Collection[str] = ()) -> None:

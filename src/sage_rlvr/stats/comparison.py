@@ -136,12 +136,12 @@ def paired(
     gaps = left - right
     if shares is not False and are_shares(left, right) and not bootstrap_sees(gaps):
         interval = share_difference(left, right, level=level)
-        found = detectable_shares(left, right, alpha=1 - level, seed=seed)
+        mde = detectable_shares(left, right, alpha=1 - level, seed=seed)
     else:
         interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
-        found = detectable_paired(gaps, alpha=1 - level, seed=seed)
+        mde = detectable_paired(gaps, alpha=1 - level, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
-    return _judged(interval, p, found, len(gaps), left, right, shares is not False and are_shares(left, right))
+    return _judged(interval, p, mde, len(gaps), left, right, shares is not False and are_shares(left, right))
 
 
 def paired_counts(
@@ -156,8 +156,8 @@ def paired_counts(
     left, right = np.atleast_1d(pass_at_k(n, a, k)), np.atleast_1d(pass_at_k(n if n_b is None else n_b, b, k))
     if cluster is not None:
         return paired_clusters(left, right, cluster, level=level, seed=seed)
-    found = paired(left, right, level=level, seed=seed)
-    return replace(found, difference=replace(found.difference, over="problems and their samples"))
+    comparison = paired(left, right, level=level, seed=seed)
+    return replace(comparison, difference=replace(comparison.difference, over="problems and their samples"))
 
 
 def paired_clusters(
@@ -173,12 +173,12 @@ def paired_clusters(
     one, two = linearized(left, cluster), linearized(right, cluster)
     if shares and len(sums) > 1 and not bootstrap_sees(one - two):
         interval = _cluster_difference(one, two, level)
-        found = detectable_shares(one, two, alpha=1 - level, seed=seed)
+        mde = detectable_shares(one, two, alpha=1 - level, seed=seed)
     else:
         interval = ratio_interval(sums, sizes, level=level, over=CLUSTERS, seed=seed)
-        found = detectable_paired(one - two, alpha=1 - level, seed=seed)
+        mde = detectable_paired(one - two, alpha=1 - level, seed=seed)
     p = sign_flip_p(sums, seed=seed)
-    return _judged(interval, p, found, len(sums), left, right, shares)
+    return _judged(interval, p, mde, len(sums), left, right, shares)
 
 
 def _judged(interval: Interval, p: float, mde: float, units: int, left: Floats, right: Floats, shares: bool) -> PairedDifference:
@@ -251,9 +251,9 @@ def paired_seed_counts(
     once = len(right) == 1 < len(left)
     left, right = np.broadcast_arrays(left, right)
     least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
-    found = paired_seeds(left, right, level=level, shared=control_error(n_b, b, k) if once else 0.0, least=least)
+    comparison = paired_seeds(left, right, level=level, shared=control_error(n_b, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
-    return replace(found.of_shares(), difference=replace(found.difference, over=over))
+    return replace(comparison.of_shares(), difference=replace(comparison.difference, over=over))
 
 
 def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -393,9 +393,9 @@ def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> flo
 
 def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[Interval, float]:
     """Student's interval over seeds and p; infinite and NaN of one seed, and of seeds that all give one number but 0."""
-    told = seeds > 1 and (error > 0 or mean == 0)
-    half = float(t_ppf((1 + level) / 2, seeds - 1)) * error if told else math.inf
-    p = math.nan if not told else 1.0 if error == 0 else float(2 * t_sf(abs(mean) / error, seeds - 1))
+    known = seeds > 1 and (error > 0 or mean == 0)
+    half = float(t_ppf((1 + level) / 2, seeds - 1)) * error if known else math.inf
+    p = math.nan if not known else 1.0 if error == 0 else float(2 * t_sf(abs(mean) / error, seeds - 1))
     over = "training seeds"
     return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=seeds), p
 

@@ -71,14 +71,14 @@ class Crossing:
         return bool(self.gain and self.loss) and self.gain[0][0] < self.loss[-1][1]
 
 
-def crossing(found: CurveComparison) -> Crossing:
+def crossing(curve: CurveComparison) -> Crossing:
     """The verdict over k of a band over problems (`paired_count_curve`, `paired_curve`) or over training seeds (`seeds_curve`)."""
-    kinds = [{"better": "gain", "worse": "loss"}.get(outcome, "undecided") for outcome in found.outcomes]
+    kinds = [{"better": "gain", "worse": "loss"}.get(outcome, "undecided") for outcome in curve.outcomes]
     ranges: dict[str, list[tuple[int, int]]] = {"gain": [], "loss": [], "undecided": []}
-    for kind, pairs in groupby(zip(kinds, found.ks, strict=True), key=lambda pair: pair[0]):
+    for kind, pairs in groupby(zip(kinds, curve.ks, strict=True), key=lambda pair: pair[0]):
         ks = [k for _, k in pairs]
         ranges[kind].append((ks[0], ks[-1]))
-    gains = {k for k, kind in zip(found.ks, kinds, strict=True) if kind == "gain"}
+    gains = {k for k, kind in zip(curve.ks, kinds, strict=True) if kind == "gain"}
     low = next(k for k in count(1) if k not in gains)
     loss = ranges["loss"]
     return Crossing(
@@ -86,7 +86,7 @@ def crossing(found: CurveComparison) -> Crossing:
         loss=tuple(loss),
         undecided=tuple(ranges["undecided"]),
         first_loss=(low, loss[0][0]) if loss else None,
-        reason=found.reason,
+        reason=curve.reason,
     )
 
 

@@ -64,10 +64,10 @@ class AtFrontier:
     @property
     def comparison(self) -> PairedDifference:
         """As a row of the list of comparisons; no test is made, the interval alone decides."""
-        if (found := self.difference) is None:
+        if (difference := self.difference) is None:
             value = getattr(self, "value", None)
             return unknown(self.reason, value=math.nan if value is None else value)
-        return PairedDifference(difference=found, outcome=side(found.low, found.high), mde=self.mde)
+        return PairedDifference(difference=difference, outcome=side(difference.low, difference.high), mde=self.mde)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +134,14 @@ def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, floa
     If several parts of the frontier have this pass@1, the best pass@k counts. None outside the frontier.
     """
     ordered = sorted(points, key=lambda point: point.temperature)
-    found = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]
+    candidates = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]
     for left, right in pairwise(ordered):
         low, high = sorted((left.pass1, right.pass1))
         if low < high and low <= pass1 <= high:
             w = (pass1 - left.pass1) / (right.pass1 - left.pass1)
             temperature = left.temperature + w * (right.temperature - left.temperature)
-            found.append((left.passk + w * (right.passk - left.passk), temperature))
-    return max(found) if found else None
+            candidates.append((left.passk + w * (right.passk - left.passk), temperature))
+    return max(candidates) if candidates else None
 
 
 def gap_to_frontier(arm: Sequence[FrontierPoint], base: Sequence[FrontierPoint], *, steps: int = 201) -> Gap:

@@ -74,7 +74,7 @@ class AboveHull:
     samples.
     """
 
-    place: HullMixture
+    mixture: HullMixture
     pass1: tuple[float, ...]
     arm: tuple[float, ...]
     ahead: Floats
@@ -96,13 +96,13 @@ class _Point:
 
 def _points(rivals: Sequence[Lines]) -> list[_Point]:
     """Every rival at every temperature at which all its seeds were evaluated."""
-    found = []
+    points = []
     for i, lines in enumerate(rivals):
         by_seed = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
         for t in shared_temperatures(by_seed):
             scores = np.array([of_seed[t] for of_seed in by_seed])
-            found.append(_Point(rival=i, temperature=t, seeds=scores))
-    return found
+            points.append(_Point(rival=i, temperature=t, seeds=scores))
+    return points
 
 
 def shared_temperatures(by_seed: Sequence[Iterable[float]]) -> list[float]:
@@ -153,11 +153,11 @@ def best_line(pass1: float, ones: Floats, heights: Floats) -> tuple[Floats, floa
         # a mixture with a point that has more of both is never better than that point; let in, rounding could make it so
         falls = heights[left][:, None] - heights[right]
         prices = np.where(falls > 0, falls / (ones[right] - ones[left][:, None]), np.inf)
-        found = heights[left][:, None] - prices * (pass1 - ones[left])[:, None]
-        i, j = np.unravel_index(int(found.argmax()), found.shape)
-        if found[i, j] > height:
+        candidates = heights[left][:, None] - prices * (pass1 - ones[left])[:, None]
+        i, j = np.unravel_index(int(candidates.argmax()), candidates.shape)
+        if candidates[i, j] > height:
             a, b = int(left[i]), int(right[j])
-            height, price = float(found[i, j]), float(prices[i, j])
+            height, price = float(candidates[i, j]), float(prices[i, j])
             ends = (a, b, float((pass1 - ones[a]) / (ones[b] - ones[a])))
     first, second, weight = ends
     weights[first] += 1 - weight
@@ -177,55 +177,55 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
         return None
     mine = np.array([(point.pass1, point.passk) for point in own])
     return AboveHull(
-        place=_place(float(mine[:, 0].mean()), points),
+        mixture=_place(float(mine[:, 0].mean()), points),
         pass1=tuple(mine[:, 0].tolist()),
         arm=tuple(mine[:, 1].tolist()),
         ahead=np.stack([mine - one.seeds for one in points]),
     )
 
 
-def compare_hull(found: AboveHull, *, level: float = 0.95) -> PairedDifference:
+def compare_hull(above: AboveHull, *, level: float = 0.95) -> PairedDifference:
     """pass@k of the arm minus the best mixture at its pass@1, over training seeds (of one seed over problems); the interval
     holds also where pass@k is steep.
 
-    A lead is how far the arm is ahead of one policy or mixture in pass@k + price * pass@1. The gap is the least lead at the place's
-    price. The mixture is fitted to the same seeds, which favors the rivals, so the two ends come from two procedures:
+    A lead is how far the arm is ahead of one policy or mixture in pass@k + price * pass@1. The gap is the least lead at the best
+    mixture's price. The mixture is fitted to the same seeds, which favors the rivals, so the two ends come from two procedures:
 
-    low    the lowest of Student's low ends over all policies and mixtures, at the place's price: "better" is to be ahead of each
+    low    the lowest of Student's low ends over all policies and mixtures, at that price: "better" is to be ahead of each
            (an intersection-union test: Berger 1982, Technometrics 24, 295; no correction among them is needed).
     high   cross-fitted: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is not taken
            for height, with the largest of these policies' errors; the largest over all prices, so that "worse" is to be behind
            at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
            which would make identical methods "worse". At most the arm's own score. From samples the rival is the best by one
            half of its completions, judged by the other half (`Halves`); mixtures of policies that were evaluated once take part.
-           The gap is then that of these rivals at the place's price, which the choice does not favor.
+           The gap is then that of these rivals at that price, which the choice does not favor.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
-    moves the place. Error rates of both ends: `python -m lab hull`, and from samples `python -m lab hull --samples`.
+    moves the mixture. Error rates of both ends: `python -m lab hull`, and from samples `python -m lab hull --samples`.
     """
-    seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
+    seeds, prices = above.ahead.shape[1], np.array([above.mixture.price, 0.0, *PRICES])
     at = np.stack([prices, np.ones_like(prices)])
-    single = found.ahead @ at  # (points, seeds, prices)
-    every = single[..., 0]  # (points + mixtures, seeds), at the place's price
-    if len(found.mixed):
-        every = np.concatenate([every, found.mixed @ (found.place.price, 1.0)])
+    single = above.ahead @ at  # (points, seeds, prices)
+    every = single[..., 0]  # (points + mixtures, seeds), at the best mixture's price
+    if len(above.mixed):
+        every = np.concatenate([every, above.mixed @ (above.mixture.price, 1.0)])
     means = every.mean(axis=1)
     nearest = int(means.argmin())
-    shared = _shared(found.shared, at[:, :1])[:, 0]
+    shared = _shared(above.shared, at[:, :1])[:, 0]
     once = float(shared[nearest]) if len(shared) else 0.0
-    binding = paired_seeds(every[nearest], np.zeros(seeds), level=level, shared=once, least=found.least)
-    over = f"{found.over} and the control's samples" if len(shared) else found.over
-    binding = replace(binding, over=found.over, difference=replace(binding.difference, over=over))
-    value, arm = float(means.min()), float(np.mean(found.arm))
+    binding = paired_seeds(every[nearest], np.zeros(seeds), level=level, shared=once, least=above.least)
+    over = f"{above.over} and the control's samples" if len(shared) else above.over
+    binding = replace(binding, over=above.over, difference=replace(binding.difference, over=over))
+    value, arm = float(means.min()), float(np.mean(above.arm))
     if not binding.known:
         return replace(binding, mean_a=arm, mean_b=arm - value)
     quantile = float(t_ppf((1 + level) / 2, seeds - 1))
-    least = max(TINY, found.least / quantile)
+    least = max(TINY, above.least / quantile)
     errors = _error(every, shared, least)
-    if found.held_out is None:
+    if above.held_out is None:
         apart, scatter = _cross_fitted(single, least)
     else:
-        apart, scatter = _held_out(found.held_out, at, least)
+        apart, scatter = _held_out(above.held_out, at, least)
         value = float(apart[0])
     low = float((means - quantile * errors).min())
     high = float((apart + quantile * scatter).max())
@@ -258,11 +258,11 @@ def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
     return held_out.mean(axis=0), errors.max(axis=0)
 
 
-def _held_out(found: Halves, at: Floats, least: float) -> tuple[Floats, Floats]:
+def _held_out(halves: Halves, at: Floats, least: float) -> tuple[Floats, Floats]:
     """`_cross_fitted` where half of the samples choose and the others judge: means over the ways to part them. at: (2, prices)."""
-    best = (found.scores @ at).argmax(axis=1)  # (ways, seeds, prices)
-    leads = found.ahead @ at  # (ways, rivals, seeds, prices)
+    best = (halves.scores @ at).argmax(axis=1)  # (ways, seeds, prices)
+    leads = halves.ahead @ at  # (ways, rivals, seeds, prices)
     judged = np.take_along_axis(leads, best[:, None], axis=1)[:, 0]
-    errors = _error(leads.mean(axis=0), _shared(found.shared, at), least)  # all samples judge some way
+    errors = _error(leads.mean(axis=0), _shared(halves.shared, at), least)  # all samples judge some way
     of_best = np.take_along_axis(errors, best.reshape(-1, best.shape[-1]), axis=0)
     return judged.mean(axis=(0, 1)), of_best.max(axis=0)

@@ -104,10 +104,10 @@ def seed_interval(
     No bootstrap: percentile intervals over 3, 5 and 10 runs cover 74, 83 and 90 % instead of 95 %. No half-width is below
     `least` (`least_seen`).
     """
-    found = _student(_values(values), level, over)
-    if found.width >= 2 * least:
-        return found
-    return replace(found, low=found.value - least, high=found.value + least)
+    interval = _student(_values(values), level, over)
+    if interval.width >= 2 * least:
+        return interval
+    return replace(interval, low=interval.value - least, high=interval.value + least)
 
 
 def least_seen(units: int, *, level: float = 0.95) -> float:
@@ -151,8 +151,8 @@ def share_intervals(values: ArrayLike, *, level: float = 0.95, over: str = "prob
     """`share_interval` of every column of values (N, K), one bootstrap serving all of them."""
     matrix = np.asarray(values, dtype=float)
     drawn = [j for j, column in enumerate(matrix.T) if _by_bootstrap(_shares(column))]
-    found = dict(zip(drawn, column_intervals(matrix[:, drawn], level=level, over=over), strict=True)) if drawn else {}
-    return [found[j] if j in found else share_interval(x, level=level, over=over) for j, x in enumerate(matrix.T)]
+    bootstrapped = dict(zip(drawn, column_intervals(matrix[:, drawn], level=level, over=over), strict=True)) if drawn else {}
+    return [bootstrapped[j] if j in bootstrapped else share_interval(x, level=level, over=over) for j, x in enumerate(matrix.T)]
 
 
 def carried_by(values: ArrayLike) -> float:
@@ -344,9 +344,9 @@ def _shares(values: ArrayLike) -> Floats:
     array = _values(values)
     bad = (array < -1e-9) | (array > 1 + 1e-9)
     if np.any(bad):
-        place = int(np.argmax(bad))
+        index = int(np.argmax(bad))
         raise DataError(
-            f"values[{place}] = {array[place]}: a share lies in [0, 1]; use mean_interval for other scores."
+            f"values[{index}] = {array[index]}: a share lies in [0, 1]; use mean_interval for other scores."
         )
     return np.clip(array, 0.0, 1.0)
 

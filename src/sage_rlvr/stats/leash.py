@@ -240,9 +240,9 @@ def leash_discoveries(
     chances, ps = table[:, [0, 2]].ravel(), table[:, [1, 3]].ravel()
     order = np.argsort(ps, kind="stable")
     spent = np.concatenate([[0.0], np.cumsum(chances[order])])
-    alone = (c_b == 0) ^ (c_p == 0)
+    lone_solver = (c_b == 0) ^ (c_p == 0)
     reached = np.searchsorted(ps[order], np.minimum(p_new, p_lost) * (1 + 1e-9), side="right")
-    adjusted = np.where(alone, np.minimum(spent[reached], 1.0), 1.0)
+    adjusted = np.where(lone_solver, np.minimum(spent[reached], 1.0), 1.0)
     small, below_b, below_p = adjusted <= alpha, _upper(n_b, c_b, alpha), _upper(n_p, c_p, alpha)
     return Discoveries(small & (c_b == 0), small & (c_p == 0), p_new, p_lost, adjusted, below_b, below_p)
 

@@ -64,14 +64,14 @@ def climb(cells: Floats, ones: Floats, pass1: float, k: int) -> Mixture:
         if slack <= SLACK:
             break
         active |= toward > 0
-        found = np.zeros(len(weights))
-        found[active] = _best_of(cells[active], ones[active], weights[active], pass1, k)
-        if _passk(found @ cells, k) <= height:  # the solver stopped short
-            found = _on_the_way(cells, weights, toward, k)
-        reached = _passk(found @ cells, k)
+        candidate = np.zeros(len(weights))
+        candidate[active] = _best_of(cells[active], ones[active], weights[active], pass1, k)
+        if _passk(candidate @ cells, k) <= height:  # the solver stopped short
+            candidate = _on_the_way(cells, weights, toward, k)
+        reached = _passk(candidate @ cells, k)
         if reached <= height:
             break
-        weights, height = found, reached
+        weights, height = candidate, reached
     return Mixture(weights=weights, height=height, price=price, slack=slack)
 
 
@@ -84,7 +84,7 @@ def _best_of(cells: Floats, ones: Floats, start: Floats, pass1: float, k: int) -
     limits = [{"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}]
     if ones.max() >= pass1:
         limits.append({"type": "ineq", "fun": lambda w: ones @ w - pass1, "jac": lambda w: ones})
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         lambda w: ((1 - np.clip(w @ cells, 0, 1)) ** k).mean(),
         start,
         jac=lambda w: -k * (cells @ (1 - np.clip(w @ cells, 0, 1)) ** (k - 1)) / cells.shape[1],
@@ -93,7 +93,7 @@ def _best_of(cells: Floats, ones: Floats, start: Floats, pass1: float, k: int) -
         method="SLSQP",
         options={"ftol": 1e-13, "maxiter": 200},
     ).x
-    weights = np.where(found > 1e-9, found, 0.0)
+    weights = np.where(solution > 1e-9, solution, 0.0)
     weights = weights / weights.sum() if weights.sum() > 0 else start
     best = int(ones.argmax())
     reached = float(ones @ weights)
@@ -138,9 +138,9 @@ def on_mixtures(pass1: float, rivals: Sequence[Sequence[Table]], k: int) -> Hull
     return _place(best_mixture(ps, pass1, k), names)
 
 
-def _place(found: Mixture, names: Sequence[tuple[int, float]]) -> HullMixture:
-    best = shares(found.weights, names)
-    return HullMixture(best=best, height=found.height, price=found.price, slack=found.slack)
+def _place(mixture: Mixture, names: Sequence[tuple[int, float]]) -> HullMixture:
+    best = shares(mixture.weights, names)
+    return HullMixture(best=best, height=mixture.height, price=mixture.price, slack=mixture.slack)
 
 
 def above_mixtures(
@@ -165,7 +165,7 @@ def above_mixtures(
         passk = (1 - (1 - near @ of_seed) ** k).mean(axis=1)
         mixed.append(np.stack([near @ of_seed.mean(axis=1), passk], axis=1))
     return AboveHull(
-        place=_place(best, names),
+        mixture=_place(best, names),
         pass1=tuple(mine[:, 0].tolist()),
         arm=tuple(mine[:, 1].tolist()),
         ahead=mine - single,
@@ -204,9 +204,9 @@ def mixture_pass_at_k(n: Sequence[int], right: ArrayLike, weights: ArrayLike, k:
 
 def _misses(n: int, right: ArrayLike, k: int) -> Floats:
     """(k + 1, N): unbiased probability that m = 0..k completions all fail. n = 0: right are the probabilities themselves (N,)."""
-    found = np.atleast_1d(np.asarray(right))
-    solved = pass_at_all_k(n, found)[:, :k] if n else curve(found, range(1, k + 1))
-    return np.concatenate([np.ones((1, len(found))), 1 - solved.T])
+    values = np.atleast_1d(np.asarray(right))
+    solved = pass_at_all_k(n, values)[:, :k] if n else curve(values, range(1, k + 1))
+    return np.concatenate([np.ones((1, len(values))), 1 - solved.T])
 
 
 def _mixed(misses: Floats, weights: Floats, k: int) -> Floats:
@@ -301,17 +301,17 @@ def above_mixtures_of_counts(
     best = _best_of_policies(policies, float(ones.mean()), k)
     near = np.concatenate([weights, _near(best.weights)])
     scores = _of_mixtures(policies, near, k, len(arm))  # (mixtures, seeds, problems, 2)
-    leads, alone = own[None] - scores, len(arm) == 1
-    leads = leads[:, 0] if alone else leads.mean(axis=2)
+    leads, single_seed = own[None] - scores, len(arm) == 1
+    leads = leads[:, 0] if single_seed else leads.mean(axis=2)
     return AboveHull(
-        place=_place(best, [(one.rival, one.temperature) for one in policies]),
+        mixture=_place(best, [(one.rival, one.temperature) for one in policies]),
         pass1=tuple(ones.tolist()),
         arm=tuple(own[..., 1].mean(axis=1).tolist()),
         ahead=leads[: len(policies)],
         mixed=leads[len(policies) :],
-        over="problems" if alone else "training seeds",
-        shared=np.zeros((0, 2, 2)) if alone else _shared_noise(policies, near, k),
-        least=0.0 if alone else least_seen(own[..., 1].size),
+        over="problems" if single_seed else "training seeds",
+        shared=np.zeros((0, 2, 2)) if single_seed else _shared_noise(policies, near, k),
+        least=0.0 if single_seed else least_seen(own[..., 1].size),
         held_out=_held_out(policies, own, k),
     )
 
@@ -320,16 +320,16 @@ def _rivals(
     rivals: Sequence[Sequence[Mapping[float, RightCounts]]], seeds: int, guesser: ArrayLike | None
 ) -> list[_Rival]:
     """Every rival at every temperature at which all its seeds were evaluated, and the guesser."""
-    found = []
+    policies = []
     for i, tables in enumerate(rivals):
         if len(tables) not in (1, seeds):
             raise DataError(f"rival {i} has {len(tables)} training seeds, the arm {seeds}; give as many, or one table.")
         for t in shared_temperatures(tables):
             n, right = zip(*(table[t] for table in tables), strict=True)
-            found.append(_Rival(rival=i, temperature=t, n=n, right=np.stack(right)))
-    if guesser is not None and found:
-        found.append(_Rival(rival=len(rivals), temperature=1.0, n=(0,), right=np.asarray(guesser, dtype=float)[None]))
-    return found
+            policies.append(_Rival(rival=i, temperature=t, n=n, right=np.stack(right)))
+    if guesser is not None and policies:
+        policies.append(_Rival(rival=len(rivals), temperature=1.0, n=(0,), right=np.asarray(guesser, dtype=float)[None]))
+    return policies
 
 
 def _best_of_policies(policies: Sequence[_Rival], pass1: float, k: int) -> Mixture:
@@ -339,12 +339,12 @@ def _best_of_policies(policies: Sequence[_Rival], pass1: float, k: int) -> Mixtu
 
 def _of_mixtures(policies: Sequence[_Rival], weights: Floats, k: int, seeds: int) -> Floats:
     """Unbiased pass@1 and pass@k (M, seeds, N, 2) of mixtures with weights (M, J)."""
-    found = []
+    by_seed = []
     for seed in range(1 if all(one.is_once for one in policies) else seeds):
         ps = np.stack([one.p[0 if one.is_once else seed] for one in policies])
         many = _mixed(np.stack([one.misses(k, seed) for one in policies]), weights, k)
-        found.append(np.stack([weights @ ps, many], axis=-1))
-    scores = np.stack(found, axis=1)
+        by_seed.append(np.stack([weights @ ps, many], axis=-1))
+    scores = np.stack(by_seed, axis=1)
     return np.broadcast_to(scores, (len(weights), seeds, *scores.shape[2:]))
 
 
@@ -396,22 +396,22 @@ def _shared_noise(policies: Sequence[_Rival], weights: Floats, k: int) -> Floats
     ps = np.stack([one.p.mean(axis=0) for one in policies])
     for i in sampled:
         ps[i] = (policies[i].right[0] + 0.5) / (policies[i].n[0] + 1)
-    found, m = np.zeros((len(weights), 2, 2)), np.arange(k + 1)
+    covariance, m = np.zeros((len(weights), 2, 2)), np.arange(k + 1)
     for i in sampled:
         n = policies[i].n[0]
         counts = np.arange(n + 1)
-        alone = _misses(n, counts, k).T  # (n + 1, k + 1)
+        misses = _misses(n, counts, k).T  # (n + 1, k + 1)
         law = scipy.stats.binom.pmf(counts[:, None], n, ps[i])  # (n + 1, N)
         for row, weight in enumerate(weights):
             if weight[i] <= 0:
                 continue
             others = (weight @ ps - weight[i] * ps[i]) / max(1 - weight[i], TINY)
             fails = (1 - np.clip(others, 0, 1)) ** (k - m)[:, None]
-            many = 1 - alone @ (_binomials(k, weight[i])[k][:, None] * fails)
+            many = 1 - misses @ (_binomials(k, weight[i])[k][:, None] * fails)
             both = np.stack([np.broadcast_to(weight[i] * counts[:, None] / n, many.shape), many])
             both = both - (law * both).sum(axis=1, keepdims=True)
-            found[row] += np.einsum("cp,acp,bcp->ab", law, both, both) / ps.shape[1] ** 2
-    return found
+            covariance[row] += np.einsum("cp,acp,bcp->ab", law, both, both) / ps.shape[1] ** 2
+    return covariance
 
 
 def _scores(n: int, right: ArrayLike, k: int) -> Floats:

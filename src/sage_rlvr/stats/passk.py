@@ -167,9 +167,9 @@ def check_probabilities(p: ArrayLike, name: str = "p") -> Floats:
     values = np.asarray(p, dtype=float)
     bad = ~((values >= -_ROUNDING) & (values <= 1 + _ROUNDING))  # NaN is caught too
     if np.any(bad):
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        where = f"{name}{list(place)}" if place else name
-        value = float(values[place])
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        where = f"{name}{list(index)}" if index else name
+        value = float(values[index])
         raise DataError(f"{where} = {value} is not a probability; pass values in [0, 1], not log-probabilities.")
     return np.clip(values, 0.0, 1.0)
 
@@ -200,6 +200,6 @@ def _check_counts(n: Ints, c: Ints, k: Ints) -> None:
     ]
     for bad, reason in rules:
         if np.any(bad):
-            place = tuple(np.argwhere(bad)[0])
-            at = f" at index {[int(i) for i in place]}" if place else ""
-            raise DataError(f"n = {n[place]}, c = {c[place]}, k = {k[place]}{at}: {reason}.")
+            index = tuple(np.argwhere(bad)[0])
+            at = f" at index {[int(i) for i in index]}" if index else ""
+            raise DataError(f"n = {n[index]}, c = {c[index]}, k = {k[index]}{at}: {reason}.")

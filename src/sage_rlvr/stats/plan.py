@@ -38,7 +38,7 @@ PAPER_GAINS = (  # the sizes at stake in the paper, mean over data sets
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """What the plan takes as known, measured on a pilot or assumed; `said` is where each comes from.
+    """What the plan takes as known, measured on a pilot or assumed; `source` is where each comes from.
 
     true: v_true, noise: v_noise (a variance over problems times samples); run_sd: SD between training runs of one method's
     mean score (one arm). k: of pass@k.
@@ -48,7 +48,7 @@ class Pilot:
     noise: float
     run_sd: float
     k: int
-    said: str
+    source: str
 
     def __post_init__(self) -> None:
         if min(self.true, self.noise, self.run_sd) < 0 or not math.isfinite(self.true + self.noise + self.run_sd):
@@ -174,12 +174,12 @@ def assume(
     """A pilot out of assumptions: v = discordant at `samples`, `noise_share` of it the samples' own."""
     if not 0 < discordant <= 1 or not 0 <= noise_share <= 1:
         raise ConfigError(f"discordant = {discordant}, noise share = {noise_share}: shares between 0 and 1.")
-    said = (
+    source = (
         f"assumed: the two differ on {100 * discordant:g} % of the problems, {100 * noise_share:g} % of that by sampling "
         f"noise; the SD between training runs is {run_sd:g}. A pilot measures these: --from A=... B=..."
     )
     return Pilot(
-        true=discordant * (1 - noise_share), noise=discordant * noise_share * samples, run_sd=run_sd, k=k, said=said
+        true=discordant * (1 - noise_share), noise=discordant * noise_share * samples, run_sd=run_sd, k=k, source=source
     )
 
 
@@ -205,7 +205,7 @@ def pilot_of_exact(a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) 
         noise=noise,
         run_sd=scatter,
         k=k,
-        said=f"from a pilot of {left.shape[1]} problems, exact; SD between training runs {scatter:.4f}, {source}",
+        source=f"from a pilot of {left.shape[1]} problems, exact; SD between training runs {scatter:.4f}, {source}",
     )
 
 
@@ -244,7 +244,7 @@ def pilot_of_counts(
         noise=each * part,
         run_sd=scatter,
         k=k,
-        said=f"from a pilot of {left.shape[1]} problems{groups} and {samples} samples; SD between training runs {scatter:.3g}, "
+        source=f"from a pilot of {left.shape[1]} problems{groups} and {samples} samples; SD between training runs {scatter:.3g}, "
         f"{source}",
     )
 
@@ -286,7 +286,7 @@ def plan_lines(plan: PowerPlan, *, run_cost: float = RUN_COST, measured: bool = 
     lines = [
         f"design: {d.problems:,} problems, {d.samples:,} samples of each, {_seeds(d.seeds)} of each of two arms, "
         f"pass@{p.k}; 80 % power, two-sided 5 %",
-        p.said,
+        p.source,
         f"cost: {d.cost(run_cost):,.0f} completions, a training run counted as {run_cost:,.0f} of them (--run-cost)",
         f"claims about checkpoints: {_see(plan.checkpoints, f'fewer than {fewest_units()} problems')}",
         *_next_lines(plan.next_checkpoints, plan.checkpoints),

@@ -43,16 +43,16 @@ def detectable(sd: float, n: int, *, power: float = 0.8, alpha: float = 0.05) ->
     return shift * sd / math.sqrt(n)
 
 
-def detectable_up_to(found: float, units: float, *, confidence: float = 0.95) -> float:
-    """Upper confidence limit of a minimum detectable difference `found` that rests on the scatter of `units` units.
+def detectable_up_to(mde: float, units: float, *, confidence: float = 0.95) -> float:
+    """Upper confidence limit of a minimum detectable difference `mde` that rests on the scatter of `units` units.
 
     The difference is a multiple of their standard deviation, an estimate with units - 1 degrees of freedom: times
     sqrt((units - 1) / chi2_{1 - confidence, units - 1}), which is 4.4 for 3 units, 2.1 for 6, 1.07 for 300 (normal scatter).
     Infinite for fewer than two units.
     """
-    if not units > 1 or math.isinf(found):
+    if not units > 1 or math.isinf(mde):
         return math.inf
-    return found * math.sqrt((units - 1) / float(chi2_ppf(1 - confidence, units - 1)))
+    return mde * math.sqrt((units - 1) / float(chi2_ppf(1 - confidence, units - 1)))
 
 
 def fewest_units(alpha: float = 0.05) -> int:
@@ -126,15 +126,15 @@ def _harder_side(
     reach: dict[float, Floats], mean: Floats, spread: Floats, drawn: Floats | None, n: int, power: float, alpha: float
 ) -> float:
     """The `power` quantile of the shift at which both halves of the rule speak, in the harder of the two directions."""
-    found = []
+    shifts = []
     for side, by_interval in reach.items():
         if drawn is None:
             z = float(norm_ppf(1 - alpha / 2))
             by_flips = z * spread / math.sqrt(n - z * z) - side * mean
         else:
             by_flips = _shift_for_flips(side * drawn, alpha)
-        found.append(float(np.quantile(np.maximum(by_interval - side * mean, by_flips), power)))
-    return max(0.0, *found)
+        shifts.append(float(np.quantile(np.maximum(by_interval - side * mean, by_flips), power)))
+    return max(0.0, *shifts)
 
 
 def _reach_of_bca(skew: Floats, n: int, alpha: float) -> Floats:
@@ -157,8 +157,8 @@ def _shift_for_flips(drawn: Floats, alpha: float) -> Floats:
     allowed = math.ceil(alpha * 2 ** (n - 1)) - 1  # subsets that may reach it, the empty one (always) among them
     if allowed < 1:
         return np.full(len(drawn), math.inf)
-    place = limits.shape[1] - allowed
-    return np.partition(limits, place, axis=1)[:, place]
+    index = limits.shape[1] - allowed
+    return np.partition(limits, index, axis=1)[:, index]
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,12 @@ def spread(scores: ArrayLike) -> ArmSpread:
     paired by seed (the same prompts), in any unit. DataError for fewer than two of either, NaN or infinity. Source: Fisher's
     analysis of variance in randomized blocks, arms by seeds.
     """
-    found = np.asarray(scores, dtype=float)
-    if found.ndim != 2 or min(found.shape) < 2 or not np.isfinite(found).all():
-        raise DataError(f"scores of shape {found.shape}: pass finite scores of at least 2 arms (rows) and 2 seeds (columns)")
-    arms, seeds = found.shape
-    means = found.mean(axis=1, keepdims=True)
-    rest = found - means - found.mean(axis=0, keepdims=True) + found.mean()
+    values = np.asarray(scores, dtype=float)
+    if values.ndim != 2 or min(values.shape) < 2 or not np.isfinite(values).all():
+        raise DataError(f"scores of shape {values.shape}: pass finite scores of at least 2 arms (rows) and 2 seeds (columns)")
+    arms, seeds = values.shape
+    means = values.mean(axis=1, keepdims=True)
+    rest = values - means - values.mean(axis=0, keepdims=True) + values.mean()
     noise = float((rest**2).sum()) / ((arms - 1) * (seeds - 1))  # variance of one run, what a seed does to all arms taken off
     between = float(means.var(ddof=1))
     if noise == 0:

@@ -80,16 +80,16 @@ def exact_pcmd(logps: Sequence[ArrayLike]) -> Floats:
     """Chance that two correct samples are different completions, (N,): 1 - sum p^2 / (sum p)^2; NaN where none has any probability.
 
     What `stats.samples.diversity.pcmd` estimates from samples. logps, and DataError, as in `support`."""
-    found = []
+    chances = []
     for i, given in enumerate(logps):
         row = _finite_or_minus_inf(given, f"logps[{i}]")
         top = row.max(initial=-math.inf)
         if top == -math.inf:
-            found.append(math.nan)
+            chances.append(math.nan)
             continue
         shares = np.exp(row - top)  # of the largest: completions of 55 tokens may all have a p whose square underflows
-        found.append(1.0 - float(np.sum((shares / shares.sum()) ** 2)))
-    return np.array(found)
+        chances.append(1.0 - float(np.sum((shares / shares.sum()) ** 2)))
+    return np.array(chances)
 
 
 def success_probability(logps: Sequence[ArrayLike]) -> Floats:

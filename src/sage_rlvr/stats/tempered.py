@@ -136,17 +136,17 @@ def reweighted(
             f"{len(logps)}, {len(right)} and {len(names)} problems: give log-probs, verdicts and names of the same ones."
         )
     values, sizes, missing = [], [], []
-    for i, (row, marks, told) in enumerate(zip(logps, right, names, strict=True)):
+    for i, (row, marks, labels) in enumerate(zip(logps, right, names, strict=True)):
         own, hits = np.asarray(row, dtype=float), np.asarray(marks, dtype=float)
-        if not own.shape == hits.shape == (len(told),) or not own.size or not np.all(np.isfinite(own)):
+        if not own.shape == hits.shape == (len(labels),) or not own.size or not np.all(np.isfinite(own)):
             raise DataError(
-                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(told)} names; give finite ones, one per sample."
+                f"problem {i}: {own.shape} log-probs, {hits.shape} verdicts, {len(labels)} names; give finite ones, one per sample."
             )
         n, top = len(own), float(own.max())
         w = np.exp((power - 1) * (own - top))
         values.append(float(np.sum(w * hits) / np.sum(w)))
         sizes.append(float(np.sum(w) ** 2 / np.sum(w**2)))
-        once = sum(count == 1 for count in Counter(told).values())
+        once = sum(count == 1 for count in Counter(labels).values())
         rest = min(1.0, (once + 1) / n) * math.exp(min((power - 1) * (math.log(-math.log(0.05) / n) - top), 700.0))
         missing.append(rest / (rest + float(w.mean())))
     ess, unseen = float(np.mean(sizes)), float(np.mean(missing))
@@ -158,8 +158,8 @@ def reweighted(
             f"not available: unsampled completions may have {unseen:.0%} of the mass, at most {MOST_UNSEEN:.0%} is "
             "allowed; add samples"
         )
-    found = None if reason else mean_interval(values, level=level, over="problems and their samples")
-    return Reweighted(power=power, pass1=found, ess=ess, unseen=unseen, reason=reason)
+    pass1 = None if reason else mean_interval(values, level=level, over="problems and their samples")
+    return Reweighted(power=power, pass1=pass1, ess=ess, unseen=unseen, reason=reason)
 
 
 __all__ = [

@@ -156,9 +156,11 @@ class DesignSpec:
         for name in self.arms:
             self._check_kl_matched(name)
         for i, name in enumerate(self.discarded):
-            place = ("discarded", str(i))
-            require(bool(self.baselines), place, name, "counts as a candidate against baselines, but the design has no baselines")
-            require(name not in self.arms, place, name, "is an arm of this design; remove it from `arms` or from `discarded`")
+            key_path = ("discarded", str(i))
+            require(
+                bool(self.baselines), key_path, name, "counts as a candidate against baselines, but the design has no baselines"
+            )
+            require(name not in self.arms, key_path, name, "is an arm of this design; remove it from `arms` or from `discarded`")
         for i, name in enumerate(self.reuse_runs):
             is_folder_name = Path(name).name == name and name not in ("", "..") and "\\" not in name
             problem = "expected the name of a folder next to this sweep's folder, not a path"
@@ -171,10 +173,10 @@ class DesignSpec:
     def _check_baselines(self) -> None:
         """Refuse baselines and oracles that are no arms, or that leave no arm to compare with them."""
         for name, arms in self.baselines.items():
-            place = ("baselines", name)
-            require(bool(arms), place, [], "list at least one arm")
-            require(name not in (*self.arms, BASE), place, list(arms), "an arm has this name; use another name")
-            self._require_arms(arms, *place)
+            key_path = ("baselines", name)
+            require(bool(arms), key_path, [], "list at least one arm")
+            require(name not in (*self.arms, BASE), key_path, list(arms), "an arm has this name; use another name")
+            self._require_arms(arms, *key_path)
         if self.oracle:
             self._require_arm(self.oracle, "oracle")
         if self.baselines:
@@ -185,19 +187,19 @@ class DesignSpec:
     def _check_kl_matched(self, name: str) -> None:
         """Refuse a list of arms at several betas that names no other arm, or one alone."""
         matched = self.spec(name).kl_matched
-        place = ("arms", name, "kl_matched")
+        key_path = ("arms", name, "kl_matched")
         for i, other in enumerate(matched):
             is_other_arm = other in self.arms and other != name
-            require(is_other_arm, (*place, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
-        require(len(matched) != 1, place, list(matched), "interpolation in the KL needs at least two arms; list more")
+            require(is_other_arm, (*key_path, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
+        require(len(matched) != 1, key_path, list(matched), "interpolation in the KL needs at least two arms; list more")
 
-    def _require_arm(self, name: str, *place: str) -> None:
-        require(name in self.arms, place, name, f"no such arm{choose_from(name, self.arms)}")
+    def _require_arm(self, name: str, *key_path: str) -> None:
+        require(name in self.arms, key_path, name, f"no such arm{choose_from(name, self.arms)}")
 
-    def _require_arms(self, names: Sequence[str], *place: str) -> None:
-        """Refuse a name in the list at `place` that is no arm, at the line of that name."""
+    def _require_arms(self, names: Sequence[str], *key_path: str) -> None:
+        """Refuse a name in the list at `key_path` that is no arm, at the line of that name."""
         for i, name in enumerate(names):
-            self._require_arm(name, *place, str(i))
+            self._require_arm(name, *key_path, str(i))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -243,7 +245,7 @@ def _with_edits_of(other: str, tree: Tree, path: Path) -> Tree:
     edits = other_tree.get("base")
     if not isinstance(edits, dict):
         raise ConfigError(f"{spot}: base = {other!r}: that design has no edits; use the design that has them")
-    lines = {place: line for place, line in other_tree.origins.items() if place[:1] == ("base",) and len(place) > 1}
+    lines = {key_path: line for key_path, line in other_tree.origins.items() if key_path[:1] == ("base",) and len(key_path) > 1}
     return Tree({**tree, "base": edits}, {**tree.origins, **lines})
 
 

@@ -51,7 +51,7 @@ def _arm_of(design: DesignSpec, name: str, source: Path, policy: str | None, edi
     spec = design.spec(name)
     of_design: dict[str, Any] = {} if policy is None else {"model": policy}
     for key, value in {**design.base, **spec.edits}.items():
-        of_design[key] = anchored(value, place_of(key), lambda place: source.parent)
+        of_design[key] = anchored(value, place_of(key), lambda key_path: source.parent)
     try:
         recipe = locate(spec.recipe, folder=source.parent)
         changes = [*((key, json.dumps(value)) for key, value in of_design.items()), *edits]
@@ -169,13 +169,13 @@ def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, e
     lines = []
     for issue in error.told or (Told(problem=str(error)),):
         where: tuple[str, ...] = ("arms", arm)
-        by_design = [place for place in issue.edited if place in places]
+        by_design = [key_path for key_path in issue.edited if key_path in places]
         if issue.written in places:
             where = places[issue.written]
             issue = replace(issue, source="", place=(where[-2], *issue.place))
         elif by_design:
-            names = ", ".join(f"{places[place][-2]}.{dotted(place)}" for place in by_design)
-            others = tuple(place for place in issue.edited if place not in places)
+            names = ", ".join(f"{places[key_path][-2]}.{dotted(key_path)}" for key_path in by_design)
+            others = tuple(key_path for key_path in issue.edited if key_path not in places)
             issue = replace(issue, source=f"{issue.source} with {names}", edited=others)
         lines.append(f"{_line_of(where, source)}: arm {arm!r}: {issue}")
     return "\n".join(lines)

@@ -87,18 +87,18 @@ class SweepRun:
         if set(changed) == {"steps"} and changed["steps"][1] > changed["steps"][0]:
             return
         if changed:
-            lines = [f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in changed.items()]
+            lines = [f"\n  {key}: {json.dumps(old)} -> {json.dumps(new)}" for key, (old, new) in changed.items()]
             raise ConfigError(
                 f"{self.directory} contains a run with other settings:{''.join(lines)}\n{self._elsewhere()}"
             )
 
     def _differences(self, directory: Path) -> dict[str, tuple[Any, Any]]:
-        """Place -> (there, here) where the settings of the run in the folder are others. A local policy is known by its weights,
+        """Key -> (there, here) where the settings of the run in the folder are others. A local policy is known by its weights,
         wherever its folder lies."""
         facts = read_record(directory, ("config", "data"), ConfigError, self._elsewhere())
         changed = config_differences(facts["config"], as_json(dump(self.config)))
         data = differences({"data": facts["data"]}, as_json({"data": run_facts(self.config)}))
-        data = {place: pair for place, pair in data.items() if "(absent)" not in pair}  # what only one version notes
+        data = {key: pair for key, pair in data.items() if "(absent)" not in pair}  # what only one version notes
         if not data and "model_sha256" in facts["data"]:
             changed.pop("model", None)
         return changed | data

@@ -124,7 +124,7 @@ dtype: bfloat16
         "beta": "taken over", "top_p": "passed on", "learning_rat": "unknown", "hub_token": "no counterpart",
         "reward_funcs": "no counterpart",
     }  # fmt: skip
-    assert "did you mean learning_rate?" in findings["learning_rat"].said
+    assert "did you mean learning_rate?" in findings["learning_rat"].detail
     assert "secret" not in json.dumps(config.engine.args)
 
 
@@ -140,7 +140,7 @@ dtype: bfloat16
 )
 def test_what_has_no_counterpart_is_named(tmp_path: Path, line: str, key: str, why: str) -> None:
     _, findings = trl(tmp_path, f"max_steps: 4\nmodel_name_or_path: owner/policy\n{line}\n")
-    assert findings[key].kind == "no counterpart" and why in findings[key].said
+    assert findings[key].kind == "no counterpart" and why in findings[key].detail
 
 
 def test_steps_and_model_are_asked_for(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_steps_and_model_are_asked_for(tmp_path: Path) -> None:
         trl(tmp_path, "model_name_or_path: owner/policy\nnum_train_epochs: 2\n")
     config, findings = trl(tmp_path, "num_train_epochs: 2\n", ("steps", "9"), ("model", "owner/policy"))
     assert (config.steps, config.model) == (9, "owner/policy")
-    assert "recipes count steps" in findings["num_train_epochs"].said
+    assert "recipes count steps" in findings["num_train_epochs"].detail
 
 
 def test_a_script_of_verl_with_its_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ python3 -m verl.trainer.main_ppo \
     assert (config.rollout.prompts_per_step, config.updates.minibatches, config.rollout.group_size) == (1024, 4, 5)
     assert dump(config)["task"]["file"] == "/data/train.parquet" and config.report_to == ("wandb",)
     assert findings["trainr.test_freq"].kind == "unknown"
-    assert "other arguments" in findings["custom_reward_function.path"].said
+    assert "other arguments" in findings["custom_reward_function.path"].detail
 
 
 def test_the_node_of_this_package_is_the_method(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_node_of_this_package_is_the_method(tmp_path: Path) -> None:
 def test_ppo_of_verl_is_not_silently_grpo(tmp_path: Path) -> None:
     words = ["actor_rollout_ref.model.path=owner/policy", "trainer.total_training_steps=3", "actor_rollout_ref.rollout.n=2"]
     _, findings = verl(tmp_path, [*words, "algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True"])
-    assert "trains with GroupNormalized" in findings["algorithm.adv_estimator"].said
+    assert "trains with GroupNormalized" in findings["algorithm.adv_estimator"].detail
     assert findings["algorithm.use_kl_in_reward"].kind == "no counterpart"
 
 
@@ -210,7 +210,7 @@ VERL = ["actor_rollout_ref.model.path=owner/policy", "actor_rollout_ref.rollout.
 )
 def test_a_field_of_verl_that_the_recipe_does_not_have_is_not_taken_over(tmp_path: Path, word: str) -> None:
     found = verl(tmp_path, [*VERL, word], ("steps", "3"))[1][word.partition("=")[0]]
-    assert found.kind == "no counterpart" and "this recipe trains with" in found.said
+    assert found.kind == "no counterpart" and "this recipe trains with" in found.detail
 
 
 def test_a_field_of_verl_that_the_recipe_has_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_an_edit_stands_over_the_file(tmp_path: Path) -> None:
     text = "max_steps: 4\nmodel_name_or_path: owner/policy\n"
     assert trl(tmp_path, text)[1]["model_name_or_path"].kind == "taken over"
     _, findings = trl(tmp_path, text, ("model", "owner/other"))
-    assert "this recipe trains with 'owner/other'" in findings["model_name_or_path"].said
+    assert "this recipe trains with 'owner/other'" in findings["model_name_or_path"].detail
 
 
 def test_the_variables_of_the_chat_template_are_the_recipes(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_variables_of_a_shell_are_filled_in(tmp_path: Path, monkeypatch: pytest.
     assert dump(config)["task"]["file"] == "/data/train.parquet" and config.rollout.prompts_per_step == 64
     assert config.engine.args["trainer.nnodes"] == 1
     assert "gsm8k_train_path" not in findings and findings["data.train_files"].kind == "taken over"
-    assert findings["data.val_files"].kind == "no counterpart" and "$LOST" in findings["data.val_files"].said
+    assert findings["data.val_files"].kind == "no counterpart" and "$LOST" in findings["data.val_files"].detail
     config, findings = verl(tmp_path, [*VERL, "data.train_files=$LOST", "data.val_files=there.parquet"], ("steps", "3"))
     assert findings["data.train_files"].kind == findings["data.val_files"].kind == "no counterpart"
     assert "$LOST" not in str(dump(config))
@@ -297,7 +297,7 @@ def test_variables_of_a_shell_are_filled_in(tmp_path: Path, monkeypatch: pytest.
 def test_findings_name_the_keys_of_the_recipe(tmp_path: Path) -> None:
     text = "max_steps: 4\nmodel_name_or_path: owner/policy\nbeta: 0.1\nepsilon_high: 0.3\nloss_type: grpo\n"
     _, findings = trl(tmp_path, text)
-    said = {key: findings[key].said for key in ("beta", "epsilon_high", "loss_type")}
+    said = {key: findings[key].detail for key in ("beta", "epsilon_high", "loss_type")}
     assert said == {"beta": "method.beta", "epsilon_high": "method.clip_high", "loss_type": "method.name"}
 
 

@@ -52,7 +52,7 @@ def test_undone_changes_are_right_and_programs_as_they_are_given_are_not() -> No
 def test_another_right_edit_counts_and_the_prompt_shows_what_a_test_said() -> None:
     task = Repair()
     one = next(p for p in task.problems() if p.family == "power" and p.kind == "start")
-    assert one.said in task.prompt(one) and one.said not in Repair(trace=False).prompt(one)
+    assert one.output in task.prompt(one) and one.output not in Repair(trace=False).prompt(one)
     assert task.prompt(one).startswith(numbered(one.source)) and task.messages(one)[0]["content"].endswith(task.question(one))
     undone = edit_to(one.source, one.fixed)
     other = undone.replace("result = ", "result = 0 + ")
@@ -110,14 +110,14 @@ def test_a_change_that_never_ends_is_no_problem() -> None:
 def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Repair(turns=4)
     one = next(p for p in task.problems() if p.family == "clamp" and p.kind == "compare")
-    assert one.said not in task.prompt(one) and "Write test alone" in task.messages(one)[0]["content"]
+    assert one.output not in task.prompt(one) and "Write test alone" in task.messages(one)[0]["content"]
     undone, line = edit_to(one.source, one.fixed), one.source.splitlines()[1].strip()
     wrong = ("2: if y == 99:", "that was wrong", undone)
     monkeypatch.setattr(package, "_SAID", {})
     ran: list[int] = []
     verify = package._pool().verify
     monkeypatch.setattr(package._pool(), "verify", lambda jobs: ran.append(len(jobs)) or verify(jobs))
-    assert task.reply(one, ("test",)) == one.said == task.reply(one, ("hm", f"2: {line}"))  # an edit that changes nothing
+    assert task.reply(one, ("test",)) == one.output == task.reply(one, ("hm", f"2: {line}"))  # an edit that changes nothing
     assert task.reply(one, ("Please test it",)) == "write test, or LINE: its new text" == task.reply(one, ("1 : x", "x"))
     said = task.reply(one, wrong[:1])
     assert said is not None and "is wanted" in said and said == task.judge(one, wrong[:2]).reason
@@ -128,7 +128,7 @@ def test_an_episode_runs_the_tests_reads_what_they_say_and_edits(monkeypatch: py
     three = task.judge(one, ("3: return 0", "5: return 1", undone))  # edits add up
     assert not three.right and task.answer_key(one, ("3: return 0", undone)) == edited(one.fixed, "3: return 0")
     batch = [(one, wrong), (one, ("test",)), (one, wrong[:1])]
-    assert task.reply_all(batch) == [None, one.said, said] and [v.right for v in task.judge_all(batch)] == [True, False, False]
+    assert task.reply_all(batch) == [None, one.output, said] and [v.right for v in task.judge_all(batch)] == [True, False, False]
 
 
 @pytest.mark.slow

@@ -196,21 +196,21 @@ def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, see
 
     ones = np.ones(len(of))
     tokens = by_problem(ones)
-    found = {"share": pooled_share(tokens, np.bincount(of, ones, n), seed=seed)}
+    intervals = {"share": pooled_share(tokens, np.bincount(of, ones, n), seed=seed)}
     signals = {"entropy": c.h, "surprisal": c.s}
     if c.q is not None:
         signals["q"] = c.q
     for name, signal in signals.items():
-        found[name] = ratio_interval(by_problem(signal), tokens, seed=seed)
+        intervals[name] = ratio_interval(by_problem(signal), tokens, seed=seed)
     for name, top in zip(("top_entropy", "top_surprisal"), c.highest, strict=True):
-        found[name] = pooled_share(by_problem(top), np.bincount(of, top, n), seed=seed)
+        intervals[name] = pooled_share(by_problem(top), np.bincount(of, top, n), seed=seed)
     if c.marks is not None:
         for name, mark in zip(MARKS, c.marks, strict=True):
-            found[name] = pooled_share(by_problem(mark), tokens, seed=seed)
+            intervals[name] = pooled_share(by_problem(mark), tokens, seed=seed)
     correlation = _rank_correlation(c.h[inside], c.s[inside], of[inside], seed)
     if correlation is not None:
-        found["correlation"] = correlation
-    return found
+        intervals["correlation"] = correlation
+    return intervals
 
 
 def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 0.95) -> Interval | None:
@@ -243,23 +243,23 @@ def _marks(q: Floats, band: tuple[float, float], edge: float) -> Floats:
 def _intervals(
     h: Floats, s: Floats, marks: Floats | None, problems: Sequence[Hashable] | None, seed: int
 ) -> dict[str, Interval | None]:
-    found: dict[str, Interval | None] = {"correlation_by_problem": None, "raised": None, "clamped": None}
+    intervals: dict[str, Interval | None] = {"correlation_by_problem": None, "raised": None, "clamped": None}
     if problems is None:
-        return found
+        return intervals
     if len(problems) != len(h):
         raise DataError(f"{len(problems)} problems for {len(h)} tokens; name the problem of each token.")
     of, n = clusters(problems)
     each = [_spearman(h[of == i], s[of == i]) for i in range(n)]
     defined = [r for r in each if np.isfinite(r)]  # a problem of one token, or of equal values, has no correlation
     if defined:
-        found["correlation_by_problem"] = mean_interval(defined, seed=seed)
+        intervals["correlation_by_problem"] = mean_interval(defined, seed=seed)
     if marks is None:
-        return found
+        return intervals
     tokens = np.bincount(of, minlength=n)
     for name, mark in zip(MARKS, marks, strict=True):
-        if name in found:
-            found[name] = pooled_share(np.bincount(of, mark, n), tokens, seed=seed)
-    return found
+        if name in intervals:
+            intervals[name] = pooled_share(np.bincount(of, mark, n), tokens, seed=seed)
+    return intervals
 
 
 def _highest(values: Floats, share: float) -> Floats:

@@ -124,7 +124,7 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
 def _alone_or_boxed(task: Task, pairs: Any) -> Any:
     """The better verdict of a gold as it is and in a box: the verifier may read either."""
     both = zip(verdicts(task, pairs), verdicts(task, [(p, rf"\boxed{{{gold}}}") for p, gold in pairs]), strict=True)
-    return [boxed if boxed.right else alone for alone, boxed in both]
+    return [boxed if boxed.right else bare for bare, boxed in both]
 
 
 __all__ = [

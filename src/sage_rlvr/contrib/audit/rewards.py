@@ -428,19 +428,19 @@ def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note:
 
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
     """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
-    alone: dict[str, Check] = {}
+    bare: dict[str, Check] = {}
     for form, text in FORMS.items():
-        alone[form] = _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True)
-    most = max(check.good for check in alone.values())
+        bare[form] = _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True)
+    most = max(check.good for check in bare.values())
     after_working: dict[str, Check] = {}
     for form, text in FORMS.items():
-        if alone[form].good == most:
+        if bare[form].good == most:
             pairs = [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows]
             after_working[form] = _check(judge, "", pairs, right=True)
     best = max(after_working, key=lambda form: after_working[form].good)
-    others = [replace(check, rows=(), part=True) for form, check in alone.items() if form != best]
+    others = [replace(check, rows=(), part=True) for form, check in bare.items() if form != best]
     return best, [
-        replace(alone[best], name=f"golds paid, written as {best}", bar=True),
+        replace(bare[best], name=f"golds paid, written as {best}", bar=True),
         *others,
         replace(after_working[best], name=f"golds paid after a working, written as {best}", bar=True),
     ]
@@ -516,21 +516,21 @@ def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     for i, row in enumerate(rows):
         pairs += [(row, write(row.gold)), (row, write(rows[i - 1].gold + "1"))]
     pairs = pairs[: 3 * BATCH]
-    alone = []
+    judged = []
     for (row, text), verdict in zip(pairs, judge(pairs), strict=True):
         if verdict.label != "undecided" or verdict.reason.startswith(NO_REWARD):
-            alone.append((row, text, verdict))
-    again = judge([(row, text) for row, text, _ in alone])
+            judged.append((row, text, verdict))
+    again = judge([(row, text) for row, text, _ in judged])
     different = []
-    for (row, text, one), two in zip(alone, again, strict=True):
+    for (row, text, one), two in zip(judged, again, strict=True):
         if not same(one.score, two.score):
             what = f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}"
             different.append(AuditFinding(row.problem_id, "differs", what))
-    good = len(alone) - len(different)
-    yield Check("the same reward in a second call", good, len(alone), tuple(different), bar=True)
-    shuffled = random.Random(SEED).sample(alone, len(alone))
-    for name, ordered in (("a batch", alone), ("a shuffled batch", shuffled)):
-        yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(alone))}", ordered)
+    good = len(judged) - len(different)
+    yield Check("the same reward in a second call", good, len(judged), tuple(different), bar=True)
+    shuffled = random.Random(SEED).sample(judged, len(judged))
+    for name, ordered in (("a batch", judged), ("a shuffled batch", shuffled)):
+        yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(judged))}", ordered)
 
 
 def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
@@ -539,7 +539,7 @@ def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str,
     for start in range(0, len(judged), BATCH):
         batch = judged[start : start + BATCH]
         calls = [judge.given(row, text) for row, text, _ in batch]
-        scores = [alone.score for _, _, alone in batch]
+        scores = [single.score for _, _, single in batch]
         verdict = judge.pool.submit("batch", judge.signature, calls, scores).result()
         if verdict.label != "right" or verdict.score is None:
             findings.append(AuditFinding(f"{len(batch)} completions", "no rewards", verdict.reason))
@@ -547,8 +547,8 @@ def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str,
         good += len(batch) - int(verdict.score)  # the score is the number of rewards that differ
         if verdict.score:
             index, _, reward = verdict.reason.partition("|")
-            row, text, alone = batch[int(index)]
-            what = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
+            row, text, single = batch[int(index)]
+            what = f"{shortened(text)} earns {in_short(single.score)} alone and {reward} here"
             findings.append(AuditFinding(row.problem_id, "differs", what))
     return Check(name, good, len(judged), tuple(findings), bar=True)
 
@@ -656,11 +656,11 @@ def _grouped(failures: Sequence[Failure]) -> tuple[AuditFinding, ...]:
     ways: dict[str, list[Failure]] = defaultdict(list)
     for one in failures:
         ways[one.what].append(one)
-    found = []
+    findings = []
     for what, some in sorted(ways.items(), key=lambda way: -len(way[1])):
         first = min(some, key=lambda one: len(one.text))
-        found.append(AuditFinding(first.problem_id, "fails", f"{what} on {shortened(first.text)} ({len(some)} calls)"))
-    return tuple(found)
+        findings.append(AuditFinding(first.problem_id, "fails", f"{what} on {shortened(first.text)} ({len(some)} calls)"))
+    return tuple(findings)
 
 
 __all__ = ["FORMS", "GoldRow", "RewardAudit", "RewardJudge", "audit_reward", "audit_reward_on_pairs", "hostile_texts", "shortened"]

@@ -20,11 +20,11 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
     seed. DataError where the store's prompts or puzzles are not those that this version makes.
     """
     rows = store.lists(("problem", "prompt_hash"))
-    asked = dict(zip(map(unescape, rows["problem"]), rows["prompt_hash"], strict=True))
+    hashes = dict(zip(map(unescape, rows["problem"]), rows["prompt_hash"], strict=True))
     if store.identity.task == countdown.Countdown.name:
-        return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
+        return {name: _countdown_doc(store, name, hashed) for name, hashed in hashes.items()}
     task = known_task(store.identity.task)
-    return _listed_docs(store, task, list(asked)) if isinstance(task, Documented) else {}
+    return _listed_docs(store, task, list(hashes)) if isinstance(task, Documented) else {}
 
 
 def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]:

@@ -77,9 +77,9 @@ class ExportVerl(Command):
         """Print the audit. ConfigError if the verifier fails it."""
         from sage_rlvr.contrib.audit import audit, lines_of
 
-        found = audit(task)
-        session.say(*lines_of(found, 5))
-        if not found.passed and not self.unaudited:
+        report = audit(task)
+        session.say(*lines_of(report, 5))
+        if not report.passed and not self.unaudited:
             raise ConfigError(
                 f"{self.task}: its verifier fails the audit above, so training would optimize a wrong reward; fix the rows, or "
                 f"export anyway: {suggest('export', 'verl', self.task, '--out', self.out, '--unaudited')}"
@@ -104,15 +104,15 @@ class ImportConfig(Command):
         """Print the recipe, or write it to --out, with a note per setting. Returns 0; raises ConfigError where the file exists."""
         from sage_rlvr.contrib.io.import_config import import_config
 
-        found = import_config(self.file, session.edits)
-        session.note(*found.lines)
+        imported = import_config(self.file, session.edits)
+        session.note(*imported.lines)
         if self.out is None:
-            session.say(found.text.rstrip())
+            session.say(imported.text.rstrip())
             return 0
         if self.out.exists():
             raise ConfigError(f"{self.out}: exists; use another name, or move it away")
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_text(f"# From {self.file.name}, settings of {found.source}.\n{found.text}", encoding="utf-8")
+        self.out.write_text(f"# From {self.file.name}, settings of {imported.source}.\n{imported.text}", encoding="utf-8")
         session.note(f"written: {self.out}; next: {suggest('show', self.out)}")
         return 0
 

@@ -1,7 +1,7 @@
 """Settings of TRL and of verl as a recipe: `sage-rlvr import-config FILE`.
 
-    found = import_config("grpo.yaml")          a GRPOConfig (YAML or JSON), or verl's overrides (key=value, a shell script, YAML)
-    found.recipe, found.findings                a recipe's tree, and one line for each key of the file
+    imported = import_config("grpo.yaml")       a GRPOConfig (YAML or JSON), or verl's overrides (key=value, a shell script, YAML)
+    imported.recipe, imported.findings          a recipe's tree, and one line for each key of the file
 
 There is no table of fields here. A recipe becomes fields of TRL by `trl.arguments`, and words of verl by `verl.arguments` and
 `verl.fields`; a recipe is proposed, turned into fields by these, and each key of the file is compared with what comes out.
@@ -98,15 +98,15 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})", re.ASCII)  # $n
 @dataclass(frozen=True)
 class ImportedKey:
     """A key of the file. kind: "taken over", "passed on" (to engine.args), "default" (needless), "no counterpart" or
-    "unknown"; said: where, or why."""
+    "unknown"; detail: where, or why."""
 
     key: str
     value: Any
     kind: str
-    said: str
+    detail: str
 
     def __str__(self) -> str:
-        return f"{self.kind:<15} {self.key} = {short(self.value, 60)}: {self.said}"
+        return f"{self.kind:<15} {self.key} = {short(self.value, 60)}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class Imported:
     def lines(self) -> list[str]:
         """The findings as text, those that need a decision last; many fields at the library's default are one line."""
         order = ("default", "taken over", "passed on", "no counterpart", "unknown")
-        found = sorted(self.findings, key=lambda one: order.index(one.kind))
-        plain = [one for one in found if one.kind == "default"]
-        shown = [str(one) for one in found if one.kind != "default" or len(plain) <= 10]
+        findings = sorted(self.findings, key=lambda one: order.index(one.kind))
+        plain = [one for one in findings if one.kind == "default"]
+        shown = [str(one) for one in findings if one.kind != "default" or len(plain) <= 10]
         if len(plain) > 10:
             shown.insert(0, f"{'default':<15} {len(plain)} keys have the value that a run of this recipe has without them")
         if not {"data", "task"} & set(self.recipe):
@@ -154,8 +154,8 @@ def import_config(path: str | Path, edits: Iterable[tuple[str, str]] = (), defau
     bare = {key.lstrip("+"): value for key, value in flat.items()}
     if any(key.partition(".")[0] in ROOTS and "." in key for key in bare):
         variables, used = _shell(Path(path))
-        found = {key: _filled(value, variables) for key, value in bare.items() if "." in key or key not in used}
-        return _finish(_Verl(found), edits, Path(path))
+        settings = {key: _filled(value, variables) for key, value in bare.items() if "." in key or key not in used}
+        return _finish(_Verl(settings), edits, Path(path))
     return _finish(_Trl(dict(given), dict(trl_defaults() if defaults is None else defaults)), edits, Path(path))
 
 
@@ -164,8 +164,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if path.suffix in (".bin", ".pt", ".pkl"):
         raise ConfigError(f"{path}: a pickle, which could run code; write the settings as JSON: args.to_json_string()")
     if path.suffix == ".json":
-        found: dict[str, Any] = read_json(path, error=ConfigError, advice="pass the JSON of a GRPOConfig", strict=False)
-        return found
+        settings: dict[str, Any] = read_json(path, error=ConfigError, advice="pass the JSON of a GRPOConfig", strict=False)
+        return settings
     text = read_text(path, error=ConfigError)
     words = [word for line in text.splitlines() for word in _words(line)]
     if not words:
@@ -199,8 +199,8 @@ def _shell(path: Path) -> tuple[dict[str, str], set[str]]:
     for line in text.splitlines():
         with suppress(ValueError):  # a quotation mark that the line does not close
             words += shlex.split(line.strip().removesuffix("\\"), comments=True)
-    found = dict(word.split("=", 1) for word in words if _ASSIGNED.match(word))
-    return found, {one[1] or one[2] for one in _VARIABLE.finditer(text)}
+    variables = dict(word.split("=", 1) for word in words if _ASSIGNED.match(word))
+    return variables, {one[1] or one[2] for one in _VARIABLE.finditer(text)}
 
 
 def _filled(value: Any, variables: Mapping[str, str], depth: int = 8) -> Any:
@@ -319,7 +319,7 @@ def _finish(source: _Source, edits: Iterable[tuple[str, str]], path: Path) -> Im
     # relative paths of a command start where it is run, and those of the recipe that is written would start at its folder
     names = [f.name for f in fields(TrainConfig) if f.name in edited]
     rest = [name for name in edited if name not in names]  # keys that no recipe has, for `decode` to refuse
-    edited = Tree(anchored({name: edited[name] for name in names + rest}, (), lambda place: Path.cwd()))
+    edited = Tree(anchored({name: edited[name] for name in names + rest}, (), lambda key_path: Path.cwd()))
     split = {key: value for key, value in passed.items() if key in source.split}
     config = _with_args(edited, split, path)
     if source.ratio and not {"optimizer", "optimizer.warmup_steps"} & {key.lstrip("-") for key, _ in edits}:
@@ -355,30 +355,30 @@ def _finding(
         return ImportedKey(key, value, "passed on", f"engine.args.{key}")
     if key not in source.owned:
         return ImportedKey(key, value, "default", "what a run of this recipe has without the key")
-    place = source.owned[key]
-    if place == SET_BY_RUN:
-        return ImportedKey(key, value, "default", place)
-    if place in NO_KEY:
-        return ImportedKey(key, value, "no counterpart", place)
-    place = _written_place(place, method)
+    key_path = source.owned[key]
+    if key_path == SET_BY_RUN:
+        return ImportedKey(key, value, "default", key_path)
+    if key_path in NO_KEY:
+        return ImportedKey(key, value, "no counterpart", key_path)
+    key_path = _written_place(key_path, method)
     if key in became and _same(became[key], value):
-        return ImportedKey(key, value, "taken over", place)
+        return ImportedKey(key, value, "taken over", key_path)
     if key in source.defaults and _same(source.defaults[key], value) and (key not in became or value is None):
         return ImportedKey(key, value, "default", "what a run of this recipe has without the key")
     if key not in became:
-        return ImportedKey(key, value, "no counterpart", f"this recipe has no use for it ({place})")
-    return ImportedKey(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({place})")
+        return ImportedKey(key, value, "no counterpart", f"this recipe has no use for it ({key_path})")
+    return ImportedKey(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({key_path})")
 
 
-def _written_place(place: str, method: Any) -> str:
+def _written_place(key_path: str, method: Any) -> str:
     """The key that the recipe has for a part of a method: method.anchor.beta -> method.beta."""
-    part, _, option = place.removeprefix("method.").partition(".")
-    if not place.startswith("method.") or not isinstance(method, Mapping):
-        return place
+    part, _, option = key_path.removeprefix("method.").partition(".")
+    if not key_path.startswith("method.") or not isinstance(method, Mapping):
+        return key_path
     for name in (f"clip_{option}", option) if option else ():
         if name in method:
             return f"method.{name}"
-    return place if part in method else "method.name"
+    return key_path if part in method else "method.name"
 
 
 def _same(ours: Any, theirs: Any) -> bool:
@@ -396,10 +396,10 @@ def _fitting(parts: Iterable[Method], forward: Callable[[Method], Mapping[str, A
     best: tuple[int, Method] | None = None
     for method in parts:
         try:
-            found = forward(method)
+            became = forward(method)
         except ConfigError:  # the library has no such combination
             continue
-        wrong = sum(not _same(found[key], value) for key, value in wanted.items() if key in found)
+        wrong = sum(not _same(became[key], value) for key, value in wanted.items() if key in became)
         if best is None or wrong < best[0]:
             best = wrong, method
     assert best is not None  # GRPO without a KL term is one
@@ -435,8 +435,8 @@ def method_tree(method: Method) -> dict[str, Any]:
             if replace(METHODS[name](**taken), name=method.name) == method:
                 return {"name": name, **{key: value for key, value in taken.items() if key == "beta" or value != known[key]}}
     slots = {"advantage": method.advantage, "surrogate": clip, "reduction": method.reduction, "rollout_plan": method.rollout}
-    found = {slot: dump(part) for slot, part in slots.items() if part is not None}
-    return {"name": "compose", **found, **({"extras": dump(method.extras)} if method.extras else {}), **keys}
+    parts = {slot: dump(part) for slot, part in slots.items() if part is not None}
+    return {"name": "compose", **parts, **({"extras": dump(method.extras)} if method.extras else {}), **keys}
 
 
 # ---- TRL
@@ -461,11 +461,11 @@ class _Trl(_Source):
             self.lost["reward_funcs"] = "write task.reward: FILE.py:NAME; a function of TRL's form is accepted"
         if self.given.get("push_to_hub"):
             self.lost["push_to_hub"] = f"after the run: {suggest('push', 'RUN', 'owner/name')}"
-        found = {key: value for key, value in self.given.items() if key not in self.owned and key not in self.lost}
+        passed = {key: value for key, value in self.given.items() if key not in self.owned and key not in self.lost}
         # a whole GRPOConfig as JSON has every field
-        found = {key: value for key, value in found.items() if key not in self.defaults or not _same(self.defaults[key], value)}
+        passed = {key: value for key, value in passed.items() if key not in self.defaults or not _same(self.defaults[key], value)}
         micro = self.read("per_device_train_batch_size")
-        return found if micro is None else {"per_device_train_batch_size": micro, **found}
+        return passed if micro is None else {"per_device_train_batch_size": micro, **passed}
 
     def recipe(self) -> dict[str, Any]:
         prompts, minibatches, epochs = self._batch()
@@ -541,12 +541,12 @@ class _Trl(_Source):
             why = "recipes keep float32 weights where all are trained; engine.args.bf16: true computes in bfloat16"
             self.lost |= {key: why for key in ("dtype", "torch_dtype", "model_init_kwargs") if key in self.given}
             dtype = "float32"
-        found: dict[str, Any] = {"threads": None, "dtype": dtype}
+        engine: dict[str, Any] = {"threads": None, "dtype": dtype}
         if not adapters:
-            return found
+            return engine
         modules = lora.pop("target_modules", "all-linear")
         lora["target_modules"] = modules[0] if modules == ["all-linear"] else modules
-        return found | {"lora": {"rank": 16, "alpha": 32.0, "dropout": 0.05} | lora}  # TRL's defaults
+        return engine | {"lora": {"rank": 16, "alpha": 32.0, "dropout": 0.05} | lora}  # TRL's defaults
 
     def _method(self) -> Method:
         low, high = float(self.read("epsilon")), float(self.read("epsilon_high") or self.read("epsilon"))
@@ -563,28 +563,28 @@ class _Trl(_Source):
         return _fitting(_candidates(clips, *parts, extras=extras), grpo_config, wanted)
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
-        found = grpo_arguments(config, str(self.given.get("output_dir")), self.ranks)
-        found["generation_batch_size"] = config.rollout.completions
+        arguments = grpo_arguments(config, str(self.given.get("output_dir")), self.ranks)
+        arguments["generation_batch_size"] = config.rollout.completions
         if self.given.get("scale_rewards") in (True, False):
-            found["scale_rewards"] = found["scale_rewards"] == "group"
-        found |= self._script(config) | {"save_total_limit": config.checkpoint.keep}
+            arguments["scale_rewards"] = arguments["scale_rewards"] == "group"
+        arguments |= self._script(config) | {"save_total_limit": config.checkpoint.keep}
         for name in ("warmup_ratio", "warmup_steps", "data_seed"):  # said in another form, and taken over
             value = self.given.get(name, 0)
             part = name == "warmup_ratio" or 0 < (value or 0) < 1
-            if name in self.given and (value is None or (part and (not value or self.warmup(config) == found["warmup_steps"]))):
-                found[name] = value
-        return found
+            if name in self.given and (value is None or (part and (not value or self.warmup(config) == arguments["warmup_steps"]))):
+                arguments[name] = value
+        return arguments
 
     def _script(self, config: TrainConfig) -> dict[str, Any]:
         """What the recipe has of the keys of a script."""
-        found: dict[str, Any] = {"use_peft": config.engine.lora is not None}
+        arguments: dict[str, Any] = {"use_peft": config.engine.lora is not None}
         tree = flattened(dump(config))
-        for key, place in SCRIPT.items():
-            if place in tree and key != "use_peft":
-                found[key] = _at(self.given.get(key), tree[place])
-        if self.given.get("lora_target_modules") == ["all-linear"] and found.get("lora_target_modules") == "all-linear":
-            found["lora_target_modules"] = ["all-linear"]
-        return found
+        for key, key_path in SCRIPT.items():
+            if key_path in tree and key != "use_peft":
+                arguments[key] = _at(self.given.get(key), tree[key_path])
+        if self.given.get("lora_target_modules") == ["all-linear"] and arguments.get("lora_target_modules") == "all-linear":
+            arguments["lora_target_modules"] = ["all-linear"]
+        return arguments
 
 
 # ---- verl
@@ -656,15 +656,15 @@ class _Verl(_Source):
         return {key: value for key, value in tree.items() if value not in (None, [], {})}
 
     def _chat(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for key, value in self.given.items():
             if key.startswith(f"{CHAT}."):
                 *above, last = key.removeprefix(f"{CHAT}.").split(".")
-                node = found
+                node = options
                 for name in above:
                     node = node.setdefault(name, {})
                 node[last] = value
-        return found
+        return options
 
     def _task(self) -> dict[str, Any] | None:
         rows, held = (self._file(f"data.{name}_files") for name in ("train", "val"))
@@ -742,26 +742,26 @@ class _Verl(_Source):
 
     def _node(self, kind: str) -> dict[str, Any] | None:
         """+sage.method=rloo +sage.method.beta=0.1 as {name: rloo, beta: 0.1}; None without it."""
-        place = f"sage.{kind}"
-        if (named := self.given.get(place)) is None:
+        prefix = f"sage.{kind}"
+        if (named := self.given.get(prefix)) is None:
             return None
-        options = {key.removeprefix(f"{place}."): value for key, value in self.given.items() if key.startswith(f"{place}.")}
+        options = {key.removeprefix(f"{prefix}."): value for key, value in self.given.items() if key.startswith(f"{prefix}.")}
         return {**({"name": named} if isinstance(named, str) else named), **options}
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
         words = verl_words(config, Path("."), template=None, longest=0)
-        found = flattened({key.lstrip("+"): _value(text) for key, _, text in (word.partition("=") for word in words)})
-        found = method_fields(config.method, config.rollout.max_new_tokens) | found
-        found[f"{ROLLOUT}.response_length"] = config.rollout.max_new_tokens
-        found[f"{MODEL}.path"] = _at(self.given.get(f"{MODEL}.path"), found[f"{MODEL}.path"])
+        settings = flattened({key.lstrip("+"): _value(text) for key, _, text in (word.partition("=") for word in words)})
+        settings = method_fields(config.method, config.rollout.max_new_tokens) | settings
+        settings[f"{ROLLOUT}.response_length"] = config.rollout.max_new_tokens
+        settings[f"{MODEL}.path"] = _at(self.given.get(f"{MODEL}.path"), settings[f"{MODEL}.path"])
         estimator = self.given.get("algorithm.adv_estimator")
         centered = {"algorithm.norm_adv_by_std_in_grpo": not isinstance(config.method.advantage, GroupCentered)}
-        said = {"algorithm.adv_estimator": estimator} if estimator in (*SPELLED, ESTIMATOR) else {}
+        spelled = {"algorithm.adv_estimator": estimator} if estimator in (*SPELLED, ESTIMATOR) else {}
         in_another_form = ["sage.", "data.train_files", "data.val_files", "trainer.logger"]
         if self.read(f"{OPTIMIZER}.lr_warmup_steps") < 0 and self.warmup(config) == config.optimizer.warmup_steps:
             in_another_form.append(f"{OPTIMIZER}.lr_warmup_steps")
         same = {key: value for key, value in self.given.items() if key.startswith(tuple(in_another_form))}
-        return found | centered | said | same
+        return settings | centered | spelled | same
 
 
 __all__ = ["Imported", "ImportedKey", "import_config", "method_tree", "read_settings", "trl_defaults"]

@@ -152,7 +152,7 @@ def _judge_at(store: SampleStore) -> JudgeAt | None:
     from sage_rlvr.contrib.io.lm_eval import is_imported, targets_of
     from sage_rlvr.evaluation.judged import judged_at
 
-    return (lambda *asked: judged_at(targets_of(store))(*asked)) if is_imported(store) else None
+    return (lambda *args: judged_at(targets_of(store))(*args)) if is_imported(store) else None
 
 
 def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:

@@ -68,8 +68,8 @@ class ClipCov(TokenWeight):
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
         """(B, T) of 0 and 1: 0 off the mask and at the tokens that are left out."""
         mask = signals.mask
-        found = covariance(signals)
-        window = mask & (found > self.low) & (found < self.high)
+        covariances = covariance(signals)
+        window = mask & (covariances > self.low) & (covariances < self.high)
         wanted = min(max(1, int(self.share * int(mask.sum()))), int(window.sum()))
         if not wanted:
             return mask.float(), state

@@ -70,8 +70,8 @@ class Dars(Stages):
     def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
         """Completions of the second stage, (P,). DataError for rewards whose mean is not in [0, 1]."""
         room = self.room(rewards.shape[1])
-        found = [min(self._wanted(u, rewards.shape[1]), room) for u in _shares(rewards)]
-        return self.in_stages(torch.tensor(found, dtype=torch.int64, device=rewards.device), room)
+        counts = [min(self._wanted(u, rewards.shape[1]), room) for u in _shares(rewards)]
+        return self.in_stages(torch.tensor(counts, dtype=torch.int64, device=rewards.device), room)
 
     def _wanted(self, share: Fraction, size: int) -> int:
         return _extra(share, size, self.target == "hardness", self.form == "std")
@@ -93,10 +93,10 @@ def _shares(rewards: Rewards) -> list[Fraction]:
     """The mean reward of each group, as a fraction."""
     sums = [Fraction(one) for one in rewards.double().sum(dim=1).tolist()]
     size = rewards.shape[1]
-    for place, total in enumerate(sums):
+    for index, total in enumerate(sums):
         if not 0 <= total <= size:
             raise DataError(
-                f"a rollout plan with stages: the mean reward of prompt {place} is {float(total) / size:g}; it uses "
+                f"a rollout plan with stages: the mean reward of prompt {index} is {float(total) / size:g}; it uses "
                 "the fraction of right completions, so rewards must be from 0 to 1."
             )
     return [total / size for total in sums]
@@ -174,8 +174,8 @@ class MarginalValue(Stages):
         right = torch.tensor([float(size * share) for share in _shares(rewards)], dtype=torch.float64)
         values = self.values(right, size)  # (room, P)
         order = values.flatten().sort(descending=True, stable=True).indices[: self.each * prompts]
-        found = torch.bincount(order % prompts, minlength=prompts)
-        return self.in_stages(found.to(rewards.device), room)
+        counts = torch.bincount(order % prompts, minlength=prompts)
+        return self.in_stages(counts.to(rewards.device), room)
 
     def values(self, right: Float[Tensor, " P"], size: int) -> Float[Tensor, "E P"]:
         """E[p (1 - p)^n] for n = size, ..., most - 1, a row each, after `right` of `size`; float64."""

@@ -95,13 +95,13 @@ class DistinctRight(Advantage):
             )
         same = self._same(values, seen.require("answers", "DistinctRight"))
         copies = same.sum(dim=2)
-        paid = values * self._unmet(size - copies, size - 1)
+        utilities = values * self._unmet(size - copies, size - 1)
         # U_j of the group without i: its copies are fewer where i gives the same answer, and one companion is gone
         without = values[:, None, :] * self._unmet(size - 1 - (copies[:, None, :] - same), size - 2)
         off = ~torch.eye(size, dtype=torch.bool, device=values.device)
         baseline = (without * off).sum(dim=2) / (size - 1)
         dead = values.sum(dim=1, keepdim=True) == 0
-        return torch.where(dead, 0.0, (paid - baseline) / torch.where(dead, 1.0, self._found(values, copies)) ** self.power)
+        return torch.where(dead, 0.0, (utilities - baseline) / torch.where(dead, 1.0, self._found(values, copies)) ** self.power)
 
     def _found(self, values: Groups, copies: Tensor) -> Groups:
         """(P, 1) mean over the k-subsets of the group of how many different right answers they hold."""

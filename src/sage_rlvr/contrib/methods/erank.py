@@ -85,14 +85,14 @@ class ERank(TokenWeight):
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
         """A' / A of each row, (B, T), and the running means with this rollout in them."""
         hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
-        found = ranks_of(hidden, signals.mask, self.stride, self.last)
+        indicators = ranks_of(hidden, signals.mask, self.stride, self.last)
         if self.whole_rank and self.last < length:
             # A stride beyond the longest completion leaves one window, the whole one.
-            found = replace(found, rank=ranks_of(hidden, signals.mask, length + 1, length).rank)
-        dev = {name: _deviation(getattr(found, name), state[name]) for name in INDICATORS}
+            indicators = replace(indicators, rank=ranks_of(hidden, signals.mask, length + 1, length).rank)
+        dev = {name: _deviation(getattr(indicators, name), state[name]) for name in INDICATORS}
         gate = torch.sigmoid(self.gain * dev["acceleration"])
         phi = self.scale * (gate * dev["rank"].tanh() + (1 - gate) * dev["velocity"].tanh())
-        means = {name: torch.lerp(state[name], getattr(found, name).mean(), self.share) for name in INDICATORS}
+        means = {name: torch.lerp(state[name], getattr(indicators, name).mean(), self.share) for name in INDICATORS}
         return lifted(token_advantages(signals), phi.clamp(min=0).float()[:, None], self.kappa), means
 
 

@@ -146,8 +146,8 @@ def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[T
     if not len(known):
         return torch.zeros_like(keys)
     ordered, order = known.sort()
-    place = torch.searchsorted(ordered, keys).clamp(max=len(known) - 1)
-    return torch.where(ordered[place] == keys, counts[order[place]], 0)
+    index = torch.searchsorted(ordered, keys).clamp(max=len(known) - 1)
+    return torch.where(ordered[index] == keys, counts[order[index]], 0)
 
 
 def _counted(
@@ -155,11 +155,11 @@ def _counted(
 ) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"]]:
     """The table with `keys` counted, each row at the place where it was last seen; of too many the oldest go."""
     every = torch.cat([known, keys])
-    found, row = torch.unique(every, return_inverse=True)
-    total = torch.zeros_like(found).index_add(0, row, torch.cat([counts, torch.ones_like(keys)]))
-    last = torch.zeros_like(found).scatter_reduce(0, row, torch.arange(len(every), device=row.device), "amax")
+    unique, row = torch.unique(every, return_inverse=True)
+    total = torch.zeros_like(unique).index_add(0, row, torch.cat([counts, torch.ones_like(keys)]))
+    last = torch.zeros_like(unique).scatter_reduce(0, row, torch.arange(len(every), device=row.device), "amax")
     kept = last.argsort()[-memory:]
-    return found[kept], total[kept]
+    return unique[kept], total[kept]
 
 
 @METHODS.register(label="Outcome counts", about="a bonus for answers seldom seen", arxiv="2509.06941")

@@ -66,10 +66,10 @@ class AnalyticPassAtK(Advantage):
         size = values.shape[1]
         wrong, all_of, others = size - right, torch.full_like(right, size), torch.full_like(right, size - 1)
         missed = (log_choose(wrong, self.k) - log_choose(all_of, self.k)).exp()
-        alone = (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp()
+        others_wrong = (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp()
         sigma = (missed * (1.0 - missed)).sqrt()
-        found = torch.where(values == 1, missed, missed - alone)
-        return torch.where(sigma > 0, found / sigma.clamp(min=1e-300), 0.0).float()
+        centered = torch.where(values == 1, missed, missed - others_wrong)
+        return torch.where(sigma > 0, centered / sigma.clamp(min=1e-300), 0.0).float()
 
 
 @METHODS.register(label="Pass@k training", about="analytic advantage of pass@k", arxiv="2508.10751")

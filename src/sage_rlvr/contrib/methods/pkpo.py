@@ -129,8 +129,8 @@ class PassAtK(Advantage):
         wrong = size - right
         others = torch.full_like(right, size - 1)
         if self.baseline == "sloo1":
-            alone = (log_choose(wrong, k - 1) - log_choose(others, k - 1)).exp().float()
-            return values * k * alone
+            others_wrong = (log_choose(wrong, k - 1) - log_choose(others, k - 1)).exp().float()
+            return values * k * others_wrong
         # of k - 1 others, from a wrong one
         misses = (log_choose(wrong - 1, k - 1) - log_choose(others, k - 1)).exp().float()
         raw = torch.where(values == 1, 1.0, 1.0 - misses) * k

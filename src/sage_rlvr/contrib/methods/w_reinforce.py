@@ -91,8 +91,8 @@ class Signed(Advantage):
     @property
     def equation(self) -> str:
         n, m = ("", "") if self.normalize_by == "all" else (" N/N+", " N/N-")
-        paid, fined = f"{self.right:g} r{n}", f"{self.wrong:g} (1 - r){m}"
-        return paid if not self.wrong else f"-{fined}" if not self.right else f"{paid} - {fined}"
+        reward, penalty = f"{self.right:g} r{n}", f"{self.wrong:g} (1 - r){m}"
+        return reward if not self.wrong else f"-{penalty}" if not self.right else f"{reward} - {penalty}"
 
     @property
     def legend(self) -> str:
@@ -120,11 +120,11 @@ class Signed(Advantage):
     def __call__(self, rewards: Groups, seen: Seen | None = None) -> Groups:
         values = checked(rewards, 1, "Signed")
         require_binary(values, "Signed", "LeaveOneOut, which is the same in expectation and takes any reward")
-        paid = torch.where(values == 1, self.right, -self.wrong)
+        signed = torch.where(values == 1, self.right, -self.wrong)
         if self.normalize_by == "all":
-            return paid
+            return signed
         lengths = None if seen is None else seen.lengths
-        return paid * self._per_kept(values, lengths)
+        return signed * self._per_kept(values, lengths)
 
     def _per_kept(self, values: Groups, lengths: Tensor | None) -> Groups:
         """What is counted over what is counted of the completion's own sign; 0 where nothing of it counts."""

@@ -70,12 +70,12 @@ class Replay(Buffer):
         kept, device = rows.answers, logps.device
         mask = rows.mask.to(device)
         advantages = kept.advantage[:, None].to(device)
-        per_token, found = self.surrogate(logps - kept.logps.to(device), advantages, mask)
+        per_token, metrics = self.surrogate(logps - kept.logps.to(device), advantages, mask)
         kinds = torch.unique(torch.stack([rows.owners, kept.step], 1), dim=0)
         rollouts = torch.bincount(kinds[:, 0])
         weights = kept.share / rollouts[rows.owners]
         part = int(kept.lengths.sum()) / rows.tokens
-        return per_token, weights, {name.rpartition("/")[2]: part * value for name, value in found.items()}
+        return per_token, weights, {name.rpartition("/")[2]: part * value for name, value in metrics.items()}
 
 
 @METHODS.register(about="GRPO, and a replay of correct answers", arxiv="2507.07451")

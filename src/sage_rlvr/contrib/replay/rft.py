@@ -78,8 +78,8 @@ class Likelihood(Buffer):
 
     def control(self) -> Likelihood | None:
         """The same store, each answer weighed by how often rollouts found it; None for another law, and for other answers."""
-        found = self.law == "uniform" and self.policy and self.take is None
-        return replace(self, law="found") if found else None
+        has_control = self.law == "uniform" and self.policy and self.take is None
+        return replace(self, law="found") if has_control else None
 
     def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         """-log pi (R, T) of stored answers, weighed within each prompt by `law`."""

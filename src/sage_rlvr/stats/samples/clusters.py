@@ -119,13 +119,13 @@ def clustered_mean(values: ArrayLike, cluster: ArrayLike, *, shares: bool, level
     sums, sizes = cluster_sums(values, cluster)
     if not shares:
         return ratio_interval(sums, sizes, level=level, over=CLUSTERS)
-    found = pooled_share(np.clip(sums, 0.0, sizes), sizes, level=level, over=CLUSTERS)  # a sum may be off by its last bit
-    if found.n < 2:
-        return found
+    interval = pooled_share(np.clip(sums, 0.0, sizes), sizes, level=level, over=CLUSTERS)  # a sum may be off by its last bit
+    if interval.n < 2:
+        return interval
     units = linearized(values, cluster)
-    half = float(t_ppf((1 + level) / 2, found.n - 1) * units.std(ddof=1)) / math.sqrt(found.n)
-    low, high = max(0.0, min(found.low, found.value - half)), min(1.0, max(found.high, found.value + half))
-    return replace(found, low=low, high=high)
+    half = float(t_ppf((1 + level) / 2, interval.n - 1) * units.std(ddof=1)) / math.sqrt(interval.n)
+    low, high = max(0.0, min(interval.low, interval.value - half)), min(1.0, max(interval.high, interval.value + half))
+    return replace(interval, low=low, high=high)
 
 
 def _paired(tops: ArrayLike, bottoms: ArrayLike) -> tuple[Floats, Floats]:

@@ -54,14 +54,14 @@ def tally(answers: AnswerKeys, correct: ArrayLike) -> Tally:
         raise DataError(
             f"{len(answers)} answers and verdicts of shape {verdicts.shape}: pass one true or false a sample."
         )
-    found: dict[str | None, list[int]] = {}
+    counts: dict[str | None, list[int]] = {}
     for answer, right in zip(answers, verdicts.tolist(), strict=True):
-        entry = found.setdefault(answer, [0, 0])
+        entry = counts.setdefault(answer, [0, 0])
         entry[0] += 1
         entry[1] += bool(right)
-    silent, silent_right = found.pop(None, [0, 0])
-    named = np.array(list(found.values()), dtype=np.int64).reshape(-1, 2)
-    texts = tuple(answer for answer in found if answer is not None)
+    silent, silent_right = counts.pop(None, [0, 0])
+    named = np.array(list(counts.values()), dtype=np.int64).reshape(-1, 2)
+    texts = tuple(answer for answer in counts if answer is not None)
     return Tally(texts, named[:, 0], named[:, 1], silent, silent_right)
 
 

@@ -106,13 +106,13 @@ def check_samples(
     findings: list[SampleFinding] = []
     kept = coded.there.copy()
     disorder = [x for x in (_sorted(coded, "answers"), outcomes and _sorted(outcomes, "outcomes")) if x]
-    found = None
+    copies = None
     if not disorder:
-        found = _copies(coded, group) or _equal_groups(coded, group)
-    found = found or _multiples(coded)
-    if found is not None:
-        findings.append(found[0])
-        kept &= found[1]
+        copies = _copies(coded, group) or _equal_groups(coded, group)
+    copies = copies or _multiples(coded)
+    if copies is not None:
+        findings.append(copies[0])
+        kept &= copies[1]
     findings += disorder
     if outcomes is not None and not disorder:
         findings += _some(_shared_noise(outcomes, kept))
@@ -149,8 +149,8 @@ def check_pair(
         raise DataError(f"{len(a)} and {len(b)} problems; pass the same problems in the same order.")
     both, na, nb = _joined(a, b)
     same, chance, twice = _split_chance(both, na, nb)
-    if (found := _same_samples(same, chance, f"hold the same answers ({twice} in the same order)")) is not None:
-        return (found,)
+    if (finding := _same_samples(same, chance, f"hold the same answers ({twice} in the same order)")) is not None:
+        return (finding,)
     if kept is not None:
         a, b = _kept_of(a, kept[0]), _kept_of(b, kept[1])
         both, na, nb = _joined(a, b)
@@ -249,8 +249,8 @@ def _outcomes(correct: Sequence[ArrayLike], n: Ints) -> _Coded:
     return _Coded(codes, n)
 
 
-def _some(found: SampleFinding | None) -> list[SampleFinding]:
-    return [] if found is None else [found]
+def _some(finding: SampleFinding | None) -> list[SampleFinding]:
+    return [] if finding is None else [finding]
 
 
 def _log_mean(values: ArrayLike) -> float:
@@ -347,10 +347,10 @@ def _copies(coded: _Coded, group: int | None) -> tuple[SampleFinding, Bools] | N
     log_e = _log_mean([_log_mean(by_model), _log_mean(single)]) if models else _log_mean(single)
     if log_e < -math.log(ALARM):
         return None
-    found = _explained(pairs, models, by_model, single)
-    if found is None:
+    explanation = _explained(pairs, models, by_model, single)
+    if explanation is None:
         return None
-    where, linked, (rate, base) = found
+    where, linked, (rate, base) = explanation
     keep = coded.there & _first_of_each(linked, coded.codes.shape[1])
     before, after = int(coded.n.min()), int(keep.sum(axis=1).min())
     sentence = (
@@ -374,22 +374,22 @@ def _explained(
     base = float(pairs.matches[upper].sum() / pairs.trials[upper].sum())  # copies among them: a little too high
     like_copies = agree - base >= 0.8 * (1 - base)
     top, each = by_model.max(axis=1) if models else np.zeros(0), single.max(axis=0)
-    alone = (each > math.log(single.shape[1] / ALARM)) & like_copies
+    evident = (each > math.log(single.shape[1] / ALARM)) & like_copies
     sure = [i for i in range(len(models)) if top[i] > math.log(len(models) / ALARM)]
     # a lag without groups also links the ends of groups, which may match by chance: it comes after all models with groups
     for i in sorted(sure, key=lambda i: (models[i].size == 0, -top[i])):
         t = models[i].first(places)
-        found = _agreement(pairs, t, t + models[i].lag)
-        if found is None:
+        agreement = _agreement(pairs, t, t + models[i].lag)
+        if agreement is None:
             continue
-        label = _labels(found[0])
-        explained = each[alone & (label[upper[0]] == label[upper[1]])].sum()
-        if 4 * (label != np.arange(places)).sum() >= places or explained >= 0.8 * each[alone].sum():
-            return models[i], *found  # a model that links few places may hold a few of many single copies
-    if alone.any() and base < 0.5:  # single bets on the last places gain little, since nothing else is left to draw there
-        alone |= like_copies & (pairs.trials[upper] >= 20)
-    found = _agreement(pairs, upper[0][alone], upper[1][alone])
-    return None if found is None else (None, *found)
+        label = _labels(agreement[0])
+        explained = each[evident & (label[upper[0]] == label[upper[1]])].sum()
+        if 4 * (label != np.arange(places)).sum() >= places or explained >= 0.8 * each[evident].sum():
+            return models[i], *agreement  # a model that links few places may hold a few of many single copies
+    if evident.any() and base < 0.5:  # single bets on the last places gain little, since nothing else is left to draw there
+        evident |= like_copies & (pairs.trials[upper] >= 20)
+    agreement = _agreement(pairs, upper[0][evident], upper[1][evident])
+    return None if agreement is None else (None, *agreement)
 
 
 def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Bools, tuple[float, float]] | None:
@@ -450,7 +450,7 @@ def _equal_groups(coded: _Coded, group: int | None) -> tuple[SampleFinding, Bool
         return None
     n, problems = int(telling.n[0]), len(telling.n)
     weights = np.random.default_rng(0).integers(0, 2**62, n, dtype=np.int64)  # a sum of them stands for a multiset
-    found: list[tuple[int, int, int]] = []
+    group_pairs: list[tuple[int, int, int]] = []
     values: list[list[float]] = []
     for size in _sizes(n, group):
         groups = n // size
@@ -462,13 +462,13 @@ def _equal_groups(coded: _Coded, group: int | None) -> tuple[SampleFinding, Bool
             same = marks[:, g, None] == marks[:, g + 1 :]
             for h in range(same.shape[1]):
                 values.append([_bet(same[:, h], log_p[:, g], eps) for eps in _DOUBT])
-                found.append((size, g, g + 1 + h))
+                group_pairs.append((size, g, g + 1 + h))
     if not values or _log_mean(values) < -math.log(ALARM):
         return None
     evident = np.array(values).max(axis=1) > math.log(len(values) / ALARM)
-    size = found[int(np.array(values).max(axis=1).argmax())][0]
+    size = group_pairs[int(np.array(values).max(axis=1).argmax())][0]
     linked = np.zeros((n, n), dtype=bool)
-    for (m, g, h), sure in zip(found, evident.tolist(), strict=True):
+    for (m, g, h), sure in zip(group_pairs, evident.tolist(), strict=True):
         if sure and m == size:
             linked[g * m + np.arange(m), h * m + np.arange(m)] = True
     if not linked.any():

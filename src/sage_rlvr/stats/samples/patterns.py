@@ -54,7 +54,7 @@ class Pattern:
         plain = " ".join(text.translate(_STRAIGHT).split())
         for regex in self.unless:
             plain = regex.sub(" ", plain)
-        return [found.group(0) for regex in self.match for found in regex.finditer(plain)]
+        return [match.group(0) for regex in self.match for match in regex.finditer(plain)]
 
 
 @dataclass(frozen=True, kw_only=True)

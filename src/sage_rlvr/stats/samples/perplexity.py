@@ -101,11 +101,11 @@ def perplexity_tails(
     ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0, method="inverted_cdf")
     if n == 1:
         ends = np.array([np.full(len(whole), -np.inf), np.full(len(whole), np.inf)])
-    found = {
+    intervals = {
         float(q): Interval(value=v, low=low, high=high, level=level, over="problems", n=n)
         for q, v, low, high in zip(quantiles, whole.tolist(), *ends.tolist(), strict=True)
     }
-    return Tails(quantiles=found, above=shares, samples=len(ppl), problems=n)
+    return Tails(quantiles=intervals, above=shares, samples=len(ppl), problems=n)
 
 
 def perplexity_excess(
@@ -149,8 +149,8 @@ def _weighted_quantiles(values: Floats, of: Ints) -> Callable[[Floats, Sequence[
     def at(weights: Floats, quantiles: Sequence[float]) -> Floats:
         reached = np.cumsum(weights[owner])
         wanted = np.asarray(quantiles) * reached[-1]
-        place = np.searchsorted(reached, wanted - 1e-9 * reached[-1], side="left")
-        return ordered[np.minimum(place, len(ordered) - 1)]
+        index = np.searchsorted(reached, wanted - 1e-9 * reached[-1], side="left")
+        return ordered[np.minimum(index, len(ordered) - 1)]
 
     return at
 

@@ -127,7 +127,7 @@ def _flat(logps: Sequence[ArrayLike], labels: Labels) -> tuple[Floats, list[str]
     if [len(row) for row in rows] != [len(names) for names in labels]:
         raise DataError("labels and log-probs list different numbers of completions; label those that were scored.")
     names = sorted({name for row in labels for name in row})
-    place = {name: i for i, name in enumerate(names)}
-    code = np.array([place[name] for row in labels for name in row], dtype=np.int64)
+    index = {name: i for i, name in enumerate(names)}
+    code = np.array([index[name] for row in labels for name in row], dtype=np.int64)
     owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     return np.concatenate([*rows, np.zeros(0)]), names, code, owner

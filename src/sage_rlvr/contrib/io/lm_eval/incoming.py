@@ -75,19 +75,19 @@ class _Document:
         """The problem's id: doc_id or a key of doc; what `export_lm_eval` wrote says it itself."""
         if self.ours:
             return str(self.ours["problem"])
-        found = _id_of(self.kept, key)
-        if found is None:
+        problem_id = _id_of(self.kept, key)
+        if problem_id is None:
             known = sorted(self.kept["doc"])
             raise DataError(f"document {self.kept['doc_id']}: its doc has no {key!r}; there are {known}")
-        return found
+        return problem_id
 
     def samples(self, key: str, repeats: int) -> list[Sample]:
         """The first repeats; with one alone, the harness's score of 0 or 1 is the verdict."""
-        said: dict[str, Any] = {"verdict": "undecided", "reason": UNJUDGED}
+        judged: dict[str, Any] = {"verdict": "undecided", "reason": UNJUDGED}
         if len(self.texts) == 1 and self.score is not None and self.score[1] in (0.0, 1.0):
             verdict = "right" if self.score[1] else "wrong"
-            said = {"verdict": verdict, "reason": f"lm_eval {self.score[0]},{self.filter}"}
-        rows = [said | {"answer": self._answer(i)} for i in range(repeats)]
+            judged = {"verdict": verdict, "reason": f"lm_eval {self.score[0]},{self.filter}"}
+        rows = [judged | {"answer": self._answer(i)} for i in range(repeats)]
         hashed = prompt_hash(self.kept["prompt"])
         if self.ours:
             rows = [{name: self.ours[name][i] for name in OURS} for i in range(repeats)]
@@ -135,10 +135,10 @@ def import_lm_eval(
     cannot be used: multiple choice and log-likelihood requests have no generated text.
     """
     path = Path(path)
-    beside = _results(path, results)
+    run_results = _results(path, results)
     documents, task_hash = _read(path, filter, metric)
     with _as_written(path, "its settings, or the results file beside it, are not as lm_eval writes them"):
-        identity = _identity(path, documents[0], task_hash, beside, model, revision)
+        identity = _identity(path, documents[0], task_hash, run_results, model, revision)
     logged = len(documents[0].texts)
     kept: dict[str, dict[str, Any]] = {}
     for document in documents:
@@ -196,14 +196,14 @@ def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Doc
 
 
 @contextlib.contextmanager
-def _as_written(where: object, said: str) -> Iterator[None]:
+def _as_written(where: object, message: str) -> Iterator[None]:
     """DataError where values are of other kinds than the harness writes."""
     try:
         yield
     except SageError as error:
         raise error if str(where) in str(error) else type(error)(f"{where}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: {said} ({type(error).__name__}: {error!s:.200})") from error
+        raise DataError(f"{where}: {message} ({type(error).__name__}: {error!s:.200})") from error
 
 
 def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
@@ -224,8 +224,8 @@ def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str,
     if not set(fewer) <= set(more) or (len(fewer) == len(more) and fewer != more):
         keys = ["doc_id", *next(iter(known.values()))["doc"]]
         key = next((key for key in keys if all(_id_of(row, key) == name for name, row in known.items())), None)
-        said = f"with --problem-id {key}" if key else f"under other problem ids ({', '.join(list(known)[:3])}, ...)"
-        raise DataError(f"{store}: was imported {said}; use another store")
+        how = f"with --problem-id {key}" if key else f"under other problem ids ({', '.join(list(known)[:3])}, ...)"
+        raise DataError(f"{store}: was imported {how}; use another store")
     return known | kept
 
 
@@ -261,13 +261,13 @@ def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str,
 def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     """The results file of a samples file; {} where there is none."""
     name = _NAME.fullmatch(path.name)
-    beside = [path.with_name(f"results_{name['date']}.json")] if name else []
-    files = [file for file in beside if file.exists()] if given is None else [Path(given)]
+    candidates = [path.with_name(f"results_{name['date']}.json")] if name else []
+    files = [file for file in candidates if file.exists()] if given is None else [Path(given)]
     if not files:
         return {}
     (file,) = files
-    found: dict[str, Any] = read_json(file, advice="pass lm_eval's results file with --results", strict=False)
-    return found
+    tree: dict[str, Any] = read_json(file, advice="pass lm_eval's results file with --results", strict=False)
+    return tree
 
 
 def _identity(

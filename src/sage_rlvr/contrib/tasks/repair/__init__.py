@@ -96,7 +96,7 @@ class Repair(Task):
 
     def question(self, problem: Broken) -> str:
         """The numbered program; with `trace` and in one turn, what its first failing test says; then guidance, if any."""
-        additions = (problem.said if self.trace and self.turns == 1 else "", problem.guidance)
+        additions = (problem.output if self.trace and self.turns == 1 else "", problem.guidance)
         return "\n".join([numbered(problem.source), *filter(None, additions)])
 
     def prompt(self, problem: Broken) -> str:
@@ -155,7 +155,7 @@ class Repair(Task):
         replies: list[str | None] = []
         for run, program, verdict, (problem, responses) in zip(runs, programs, verdicts, pairs, strict=True):
             unedited = program in (None, problem.source)
-            output = problem.said if unedited else verdict.reason
+            output = problem.output if unedited else verdict.reason
             over = len(responses) >= self.turns or (run and not unedited and verdict.right)
             replies.append(None if over else output if run else NOTHING)
         return replies
@@ -178,7 +178,7 @@ class Repair(Task):
     def _episode(self, problem: Broken, seed: int, number: int) -> tuple[Turn, ...]:
         """An episode that ends right, of at most `turns` turns."""
         chance = np.random.Generator(np.random.Philox([seed, 1 + number]))
-        before = [Turn("policy", TEST), Turn("environment", problem.said)]
+        before = [Turn("policy", TEST), Turn("environment", problem.output)]
         wrong, program = wrong_edits(problem.problem_id), problem.source
         if self.turns > 2 and wrong and chance.random() < 0.5:
             edit, output = wrong[int(chance.integers(len(wrong)))]

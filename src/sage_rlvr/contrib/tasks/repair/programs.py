@@ -110,7 +110,7 @@ class Broken:
     """A function with one defect. `all_problems` makes it; `Repair`, its hints and the sandbox read it.
 
     source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
-    said: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
+    output: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
     """
 
     problem_id: str
@@ -119,7 +119,7 @@ class Broken:
     source: str
     fixed: str
     tests: tuple[tuple[tuple[Any, ...], str], ...]
-    said: str
+    output: str
     guidance: str = ""
 
 
