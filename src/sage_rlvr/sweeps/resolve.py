@@ -167,12 +167,12 @@ def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, e
     for key, _ in edits:
         places.pop(place_of(key), None)
     lines = []
-    for issue in error.told or (Told(problem=str(error)),):
+    for issue in error.issues or (Told(problem=str(error)),):
         where: tuple[str, ...] = ("arms", arm)
         by_design = [place for place in issue.edited if place in places]
         if issue.written in places:
             where = places[issue.written]
-            issue = replace(issue, source="", place=(where[-2], *issue.place))
+            issue = replace(issue, source="", key_path=(where[-2], *issue.key_path))
         elif by_design:
             names = ", ".join(f"{places[place][-2]}.{dotted(place)}" for place in by_design)
             others = tuple(place for place in issue.edited if place not in places)
