@@ -13,21 +13,21 @@ from typing import Any
 class Told:
     """One problem of a configuration, its place as a value. problem: what follows the place, such as " = -1: must be above 0".
 
-    place: its keys. source: where it, or the nearest mapping around it, was written ("recipe.yaml:7", "--steps"); written: the
-    keys of that, None where nobody knows. edited: keys below `place` that overrides have set.
+    key_path: its keys. source: where it, or the nearest mapping around it, was written ("recipe.yaml:7", "--steps"); written: the
+    keys of that, None where nobody knows. edited: keys below `key_path` that overrides have set.
     """
 
     problem: str
-    place: tuple[str, ...] = ()
+    key_path: tuple[str, ...] = ()
     source: str = ""
     written: tuple[str, ...] | None = None
     edited: tuple[tuple[str, ...], ...] = ()
 
     def __str__(self) -> str:
-        given = ", ".join(f"--{'.'.join(place)}" for place in self.edited)
+        given = ", ".join(f"--{'.'.join(key_path)}" for key_path in self.edited)
         source = f"{self.source} with {given}" if given and self.source else self.source
-        typed = self.source.startswith("--") and self.written == self.place and not given  # an override, which is the place
-        return ": ".join(part for part in (source, "" if typed else ".".join(self.place)) if part) + self.problem
+        typed = self.source.startswith("--") and self.written == self.key_path and not given  # an override, which is the place
+        return ": ".join(part for part in (source, "" if typed else ".".join(self.key_path)) if part) + self.problem
 
 
 UNJUDGED = (
@@ -38,9 +38,9 @@ UNJUDGED = (
 
 
 class SageError(ValueError):
-    """Base class of all errors of this package. told: the problems of a configuration with their places, if known."""
+    """Base class of all errors of this package. issues: the problems of a configuration with their places, if known."""
 
-    told: tuple[Told, ...] = ()
+    issues: tuple[Told, ...] = ()
 
 
 class ConfigError(SageError):
@@ -68,11 +68,11 @@ class TrainingDiverged(SageError):
 
 
 def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
-    """The error "name = value: problem" for one argument. `SageError.told` has the name (for a nested argument "a.b", or the keys)
-    separately, so that the configuration reader can prepend the place of the part."""
-    told = Told(problem=f" = {short(value)}: {problem}", place=tuple(name.split(".")) if isinstance(name, str) else name)
-    refused = ConfigError(str(told))
-    refused.told = (told,)
+    """The error "name = value: problem" for one argument. `SageError.issues` has the name (for a nested argument "a.b", or the
+    keys) separately, so that the configuration reader can prepend the place of the part."""
+    issue = Told(problem=f" = {short(value)}: {problem}", key_path=tuple(name.split(".")) if isinstance(name, str) else name)
+    refused = ConfigError(str(issue))
+    refused.issues = (issue,)
     return refused
 
 
@@ -102,9 +102,9 @@ def suggest(*words: object) -> str:
 
 def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | None:
     """The option with the most similar spelling, or None."""
-    found = difflib.get_close_matches(str(word), [str(option) for option in options], n=3, cutoff=cutoff)
-    swapped = [option for option in found if sorted(option) == sorted(str(word))]  # two letters in the wrong order
-    return next(iter(swapped or found), None)
+    matches = difflib.get_close_matches(str(word), [str(option) for option in options], n=3, cutoff=cutoff)
+    swapped = [option for option in matches if sorted(option) == sorted(str(word))]  # two letters in the wrong order
+    return next(iter(swapped or matches), None)
 
 
 def neighbors(word: Any, options: Iterable[Any], n: int = 5) -> list[str]:

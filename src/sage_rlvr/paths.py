@@ -25,13 +25,13 @@ NAMES = ("embedded", "smollm2", "smollm2-countdown", "sft", "base")  # of models
 STARTS = "relative paths of a recipe start at its folder, those from the command line or Python at the working directory"
 
 
-def anchored(value: Any, place: KeyPath, start: Callable[[KeyPath], Path | None]) -> Any:
+def anchored(value: Any, key_path: KeyPath, start: Callable[[KeyPath], Path | None]) -> Any:
     """The value at a place of a recipe with absolute paths. start: the folder at which paths of a place start; None leaves them."""
     if isinstance(value, dict):
-        return {key: anchored(item, (*place, str(key)), start) for key, item in value.items()}
+        return {key: anchored(item, (*key_path, str(key)), start) for key, item in value.items()}
     if isinstance(value, list):
-        return [anchored(item, (*place, str(number)), start) for number, item in enumerate(value)]
-    if not isinstance(value, str) or not value.strip() or not (kind := _kind(place)) or (folder := start(place)) is None:
+        return [anchored(item, (*key_path, str(number)), start) for number, item in enumerate(value)]
+    if not isinstance(value, str) or not value.strip() or not (kind := _kind(key_path)) or (folder := start(key_path)) is None:
         return value
     path, _, name = value.rpartition(":") if kind == "code" else (value, "", "")
     if not path or not _is_path(kind, path, folder):
@@ -40,12 +40,12 @@ def anchored(value: Any, place: KeyPath, start: Callable[[KeyPath], Path | None]
     return f"{absolute}:{name}" if kind == "code" else absolute
 
 
-def _kind(place: KeyPath) -> str:
+def _kind(key_path: KeyPath) -> str:
     """What kind of path stands at a place; "" for none."""
-    if place[:1] == ("method",):
-        return {"source": "model", "file": "store"}.get(place[-1], "")  # of the reference; of a buffer's answers
+    if key_path[:1] == ("method",):
+        return {"source": "model", "file": "store"}.get(key_path[-1], "")  # of the reference; of a buffer's answers
     kinds = {"rows": FILES, "store": STORES, "code": CODE, "model": MODELS}
-    return next((kind for kind, places in kinds.items() if place in places), "")
+    return next((kind for kind, places in kinds.items() if key_path in places), "")
 
 
 def _is_path(kind: str, text: str, folder: Path) -> bool:

@@ -38,15 +38,15 @@ _kinds: dict[object, str] = {}  # class of a registered part, or code of a regis
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """An installed package whose entry points have given parts. place: its folder, or its file where it is one module."""
+    """An installed package whose entry points have given parts. path: its folder, or its file where it is one module."""
 
     name: str
     version: str
-    place: Path
+    path: Path
 
     def facts(self) -> dict[str, str]:
         """What a run records of it."""
-        return {"package": self.name, "version": self.version, "sha256": _sha256_of(self.place)}
+        return {"package": self.name, "version": self.version, "sha256": _sha256_of(self.path)}
 
 
 def use(path: str | Path) -> str:
@@ -81,8 +81,8 @@ def registered(kind: str, part: Any) -> None:
         _kinds[part if inspect.isclass(part) else part.__code__] = kind
 
 
-def _refuse_code(who: str, place: str, error: BaseException) -> NoReturn:
-    """Raise the error for code from outside that cannot be loaded; place: of the line that raised `error`, its `__cause__`.
+def _refuse_code(who: str, location: str, error: BaseException) -> NoReturn:
+    """Raise the error for code from outside that cannot be loaded; location: of the line that raised `error`, its `__cause__`.
 
     For sys.exit too: a plugin must not end the command with the exit code of success.
     """
@@ -90,20 +90,20 @@ def _refuse_code(who: str, place: str, error: BaseException) -> NoReturn:
         raise error
     if isinstance(error, SageError):
         raise type(error)(f"{who}{error}") from error
-    raise ConfigError(f"{who}{place}{_told(error)}") from error
+    raise ConfigError(f"{who}{location}{_told(error)}") from error
 
 
 def source_sha256(file: Path) -> str:
     """SHA-256 of a user's file; where it imports files beside it, of all of them."""
-    found: dict[Path, str] = {}
+    digests: dict[Path, str] = {}
     waiting = [file]
     while waiting:
         one = waiting.pop()
-        found[one] = hashlib.sha256(one.read_bytes()).hexdigest()
-        waiting += [other for other in dict.fromkeys(_imports_beside(one, file.parent)) if other not in found]
-    if len(found) == 1:
-        return found[file]
-    return hashlib.sha256("".join(f"{one.name} {found[one]}\n" for one in sorted(found)).encode()).hexdigest()
+        digests[one] = hashlib.sha256(one.read_bytes()).hexdigest()
+        waiting += [other for other in dict.fromkeys(_imports_beside(one, file.parent)) if other not in digests]
+    if len(digests) == 1:
+        return digests[file]
+    return hashlib.sha256("".join(f"{one.name} {digests[one]}\n" for one in sorted(digests)).encode()).hexdigest()
 
 
 def _imports_beside(file: Path, folder: Path) -> Iterator[Path]:
@@ -134,13 +134,13 @@ def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
     try:
         part = entry.load()
     except BaseException as error:
-        place = _place_of(entry.module)
-        line = next((f"{file}:{line}: " for file, line in _frames(error) if place and _is_in(file, place)), "")
+        path = _place_of(entry.module)
+        line = next((f"{file}:{line}: " for file, line in _frames(error) if path and _is_in(file, path)), "")
         _refuse_code(f"{who} cannot be loaded: ", line, error)
-    place = _place_of(entry.module)
-    if place is not None:
+    path = _place_of(entry.module)
+    if path is not None:
         dist = entry.dist
-        _packages[_top(entry.module)] = Package(dist.name if dist else "?", dist.version if dist else "?", place)
+        _packages[_top(entry.module)] = Package(dist.name if dist else "?", dist.version if dist else "?", path)
     return part
 
 
@@ -152,15 +152,15 @@ def described(entry: metadata.EntryPoint) -> str:
 
 def packages_of(value: object) -> dict[str, dict[str, str]]:
     """Part -> package, version and SHA-256 of its code, of the parts of a configuration that came from entry points."""
-    found: dict[str, dict[str, str]] = {}
+    packages: dict[str, dict[str, str]] = {}
     for part in _within(value):
         for module in (getattr(part, "_made_in", None), type(part).__module__):
             package = _packages.get(_top(module or ""))
             if package is not None:
                 call = getattr(part, "_call", None)
-                found[call[0] if call else getattr(part, "_registered", type(part).__name__)] = package.facts()
+                packages[call[0] if call else getattr(part, "_registered", type(part).__name__)] = package.facts()
                 break
-    return dict(sorted(found.items()))
+    return dict(sorted(packages.items()))
 
 
 def _within(value: object) -> Iterator[object]:
@@ -185,9 +185,9 @@ def _top(module: str) -> str:
 
 def _place_of(module: str) -> Path | None:
     """The folder of a module's package, or its file where it has none; None where there is no file."""
-    found = sys.modules.get(_top(module))
+    imported = sys.modules.get(_top(module))
     try:
-        spec = found.__spec__ if found is not None else importlib.util.find_spec(_top(module))
+        spec = imported.__spec__ if imported is not None else importlib.util.find_spec(_top(module))
     except (ImportError, ValueError, AttributeError):
         return None
     if spec is None:
@@ -196,15 +196,15 @@ def _place_of(module: str) -> Path | None:
     return Path(folders[0]).resolve() if folders else None if spec.origin is None else Path(spec.origin).resolve()
 
 
-def _is_in(file: Path, place: Path) -> bool:
-    return file == place or place in file.parents
+def _is_in(file: Path, path: Path) -> bool:
+    return file == path or path in file.parents
 
 
-def _sha256_of(place: Path) -> str:
+def _sha256_of(path: Path) -> str:
     """Of a module's file, or of all Python files of a package."""
     digest = hashlib.sha256()
-    for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-        name = file.relative_to(place).as_posix() if place.is_dir() else file.name
+    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         digest.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
@@ -267,9 +267,9 @@ def blame(error: BaseException) -> str | None:
     The line is that of the innermost frame in a plugin's file, in a file beside it, or in the package of an entry point; else that
     of the plugin's class of which an attribute is read that it lacks, or of its function that is called with other arguments.
     """
-    folders, packages = {file.parent for file in _loaded}, [package.place for package in _packages.values()]
+    folders, packages = {file.parent for file in _loaded}, [package.path for package in _packages.values()]
     for file, line in _frames(error):
-        if file.parent in folders or any(_is_in(file, place) for place in packages):
+        if file.parent in folders or any(_is_in(file, path) for path in packages):
             code = linecache.getline(str(file), line).strip()
             at = f" at `{code}`" if code else ""
             return f"{file}:{line}: {_told(error)}{at}. {_advice(_kind_of(error))}"

@@ -83,35 +83,35 @@ class _Reader:
             raise ConfigError(f"{self.source}: contains more than one YAML document; write one recipe per file")
         return value
 
-    def _node(self, event: Any, place: KeyPath) -> Any:
+    def _node(self, event: Any, key_path: KeyPath) -> Any:
         spot = f"{self.source}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise ConfigError(f"{spot}: anchors and aliases (&a, *a) are not supported; write the value, or use `base:`")
         if event.tag is not None:
             raise ConfigError(f"{spot}: the tag {event.tag!r} is not supported; a recipe contains only plain values")
-        if len(place) > MAX_DEPTH:
+        if len(key_path) > MAX_DEPTH:
             raise ConfigError(f"{spot}: nested deeper than {MAX_DEPTH} levels; no recipe needs that")
-        self.origins.setdefault(place, spot)
+        self.origins.setdefault(key_path, spot)
         if isinstance(event, yaml.ScalarEvent):
             return parse_scalar(event.value) if event.style is None else event.value
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Any] = []
             while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-                items.append(self._node(event, (*place, str(len(items)))))
+                items.append(self._node(event, (*key_path, str(len(items)))))
             return items
-        return self._mapping(place)
+        return self._mapping(key_path)
 
-    def _mapping(self, place: KeyPath) -> dict[Any, Any]:
+    def _mapping(self, key_path: KeyPath) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             spot = f"{self.source}:{event.start_mark.line + 1}"
             if not isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
                 raise ConfigError(f"{spot}: a key must be a word or a number, not a list or a mapping")
-            key = self._node(event, (*place, "(key)"))
+            key = self._node(event, (*key_path, "(key)"))
             if key in mapping:
-                raise ConfigError(f"{spot}: duplicate key {dotted((*place, str(key)))!r}; keep one of the two")
-            self.origins[(*place, str(key))] = spot
-            mapping[key] = self._node(next(self.events), (*place, str(key)))
+                raise ConfigError(f"{spot}: duplicate key {dotted((*key_path, str(key)))!r}; keep one of the two")
+            self.origins[(*key_path, str(key))] = spot
+            mapping[key] = self._node(next(self.events), (*key_path, str(key)))
         return mapping
 
 
@@ -179,55 +179,55 @@ def is_shipped(file: Path) -> bool:
 def shipped(*families: str) -> dict[str, Path]:
     """name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every recipe that the package ships, or of these
     families. Recipes of Countdown and designs have a short name too: "sft", "demo"."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for family in families or FAMILIES:
         for file in sorted(_folder(family).glob("*.yaml")):
             if file.stem == METHODS:
                 continue
-            found[f"{family}/{file.stem}"] = file
+            files[f"{family}/{file.stem}"] = file
             if family in SHORT:
-                found.setdefault(file.stem, file)
-    return found
+                files.setdefault(file.stem, file)
+    return files
 
 
 def named_methods(family: str = DEFAULT_TASK) -> dict[str, tuple[Tree, str]]:
     """name -> the settings {"method": ...} of a method on a task, and what a comment says of it: the entries of the task's
     methods.yaml, then those of recipes/methods.yaml."""
-    found: dict[str, tuple[Tree, str]] = {}
+    methods: dict[str, tuple[Tree, str]] = {}
     for file in (_folder(family) / f"{METHODS}.yaml", _folder("") / f"{METHODS}.yaml"):
         if not file.is_file():
             continue
         tree, comments = read(file), _comments(read_text(file, MAX_BYTES))
         for name, settings in tree.items():
-            lines = {("method", *place[1:]): line for place, line in tree.origins.items() if place[:1] == (name,)}
-            found.setdefault(name, (Tree({"method": {"name": name, **settings}}, lines), comments.get(name, "")))
-    return found
+            lines = {("method", *key_path[1:]): line for key_path, line in tree.origins.items() if key_path[:1] == (name,)}
+            methods.setdefault(name, (Tree({"method": {"name": name, **settings}}, lines), comments.get(name, "")))
+    return methods
 
 
 def _comments(text: str) -> dict[str, str]:
     """key -> the comment right above it, as a headline; of the keys at the top level."""
-    found, comment = {}, ""
+    comments, comment = {}, ""
     for line in text.splitlines():
         if line.startswith("#"):
             comment += line.lstrip("# ") + " "
             continue
         if line and not line[0].isspace():
-            found[line.partition(":")[0]] = _first_sentence(comment)
+            comments[line.partition(":")[0]] = _first_sentence(comment)
         comment = ""
-    return found
+    return comments
 
 
 def tasks_with_base() -> dict[str, str]:
     """What `--task` may name -> the family whose base.yaml has the settings: the family, and the name of its task."""
-    found: dict[str, str] = {}
+    families: dict[str, str] = {}
     for family in FAMILIES:
         file = _folder(family) / "base.yaml"
         if file.is_file() and family != ROWS:
-            found[family] = family
+            families[family] = family
             task = read(file).get("task")
             if isinstance(task, dict):
-                found.setdefault(str(task.get("name")), family)
-    return found
+                families.setdefault(str(task.get("name")), family)
+    return families
 
 
 def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> Recipe:
@@ -272,14 +272,14 @@ def _method_on(task: str, method: str) -> Recipe:
         )
     if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
         return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
-    found = _method_of(family, method)
-    if found is None:
+    recipe = _method_of(family, method)
+    if recipe is None:
         known = [*named_methods(family), *registry_of("method")]
         near = nearest(method, known)
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
         raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
-    stem = found.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
-    return Recipe(stem, found.file if file is None else file, merge(above, found.above))
+    stem = recipe.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
+    return Recipe(stem, recipe.file if file is None else file, merge(above, recipe.above))
 
 
 def _method_of(family: str, method: str) -> Recipe | None:
@@ -303,9 +303,9 @@ def trainable(task: str = DEFAULT_TASK) -> list[str]:
 
 def maker_of(folder: str) -> str:
     """The command by which a shipped recipe says, in its comments, that a policy's folder is made; "" for none."""
-    said = re.compile(r"^#\s*sage-rlvr (\S.* --(?:out|run) (\S+))\s*$", re.MULTILINE)
-    found = (pair for name, file in shipped().items() if "/" in name for pair in said.findall(read_text(file)))
-    return next((suggest(*words.split()) for words, made in found if folder in (made, f"{made}/policy")), "")
+    pattern = re.compile(r"^#\s*sage-rlvr (\S.* --(?:out|run) (\S+))\s*$", re.MULTILINE)
+    commands = (pair for name, file in shipped().items() if "/" in name for pair in pattern.findall(read_text(file)))
+    return next((suggest(*words.split()) for words, made in commands if folder in (made, f"{made}/policy")), "")
 
 
 def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
@@ -366,17 +366,17 @@ def copy(name: str, to: Path) -> Path:
 
     Raises ConfigError if `to` exists.
     """
-    found = locate(name)
-    to = to / f"{found.name}.yaml" if to.is_dir() else to
+    recipe = locate(name)
+    to = to / f"{recipe.name}.yaml" if to.is_dir() else to
     if to.exists():
         raise ConfigError(f"{to}: exists; use another name, or move it away")
-    family = found.file.parent.name
-    if found.above:
+    family = recipe.file.parent.name
+    if recipe.above:
         about = named_methods(family).get(Path(name).name, (None, ""))[1]
         text = f"# {about}.\n" if about else ""
-        text += yaml.safe_dump({"base": f"{family}/{found.file.stem}", **found.above}, sort_keys=False, width=120)
+        text += yaml.safe_dump({"base": f"{family}/{recipe.file.stem}", **recipe.above}, sort_keys=False, width=120)
     else:
-        text = read_text(found.file, MAX_BYTES, ConfigError)
+        text = read_text(recipe.file, MAX_BYTES, ConfigError)
         text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {family}/{m[1]}", text, flags=re.MULTILINE)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
@@ -401,25 +401,25 @@ def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), t
     return tree
 
 
-def _over_its_bases(found: Recipe, below: tuple[Path, ...] = ()) -> Tree:
+def _over_its_bases(recipe: Recipe, below: tuple[Path, ...] = ()) -> Tree:
     """The tree of a recipe with its bases, the plugins of each loaded. below: the files whose bases have led here."""
-    tree = read(found.file)
+    tree = read(recipe.file)
     base = tree.pop("base", None)
     if base is not None:
-        tree = _inherit(found.file, base, tree, (*below, found.file))
-    use_plugins(tree, found.file)
-    if not found.above:
+        tree = _inherit(recipe.file, base, tree, (*below, recipe.file))
+    use_plugins(tree, recipe.file)
+    if not recipe.above:
         return tree
-    for key in found.above:  # a method in the place of another one, of which nothing stays
+    for key in recipe.above:  # a method in the place of another one, of which nothing stays
         tree.pop(key, None)
-    return merge(tree, found.above)
+    return merge(tree, recipe.above)
 
 
 def resolved(tree: Tree) -> Tree:
     """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
 
-    def start(place: KeyPath) -> Path | None:
-        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
+    def start(key_path: KeyPath) -> Path | None:
+        written = next((key_path[:n] for n in range(len(key_path), -1, -1) if key_path[:n] in tree.origins), None)
         source = "" if written is None else tree.origins[written]
         if source.startswith("--") or source.endswith("=") or not source:
             return Path.cwd()
@@ -446,11 +446,11 @@ def _inherit(path: Path, base: Any, tree: Tree, below: tuple[Path, ...]) -> Tree
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
         raise ConfigError(f"{spot}: base = {base!r}: expected a YAML file in the same folder, or the name of a recipe")
-    found = locate(base, folder=path.parent)
-    if found.file.resolve() in [file.resolve() for file in below]:
-        circle = " -> ".join(file.name for file in (*below, found.file))
+    base_recipe = locate(base, folder=path.parent)
+    if base_recipe.file.resolve() in [file.resolve() for file in below]:
+        circle = " -> ".join(file.name for file in (*below, base_recipe.file))
         raise ConfigError(f"{spot}: base = {base!r}: the bases form a circle ({circle}); remove one of these `base:` lines")
-    parent = _over_its_bases(found, below)
+    parent = _over_its_bases(base_recipe, below)
     if "world" not in tree and {"task", "data"} & tree.keys():
         parent.pop("world", None)  # other problems than those of the base recipe
     return merge(parent, tree)
@@ -480,18 +480,18 @@ def override(tree: Tree, key: str, text: str) -> Tree:
     `x.name` to another name drops the old one's settings, as a mapping with a different name does in `merge`.
     """
     name = "--" + key.lstrip("-")
-    place = place_of(key)
+    key_path = place_of(key)
     value, _ = _parse(text, name)
     try:
-        if not all(place):
+        if not all(key_path):
             raise ConfigError("an override is written --a.b value, for example --optimizer.lr 3e-5")
-        edited = Tree(_set(tree, place, value), tree.origins)
+        edited = Tree(_set(tree, key_path, value), tree.origins)
     except ConfigError as error:
-        told = Told(problem=f": {error}", place=place, source=name, written=place)
-        refused = ConfigError(str(told))
-        refused.told = (told,)
+        issue = Told(problem=f": {error}", key_path=key_path, source=name, written=key_path)
+        refused = ConfigError(str(issue))
+        refused.issues = (issue,)
         raise refused from None
-    edited.origins = {p: o for p, o in tree.origins.items() if p[: len(place)] != place} | {place: name}
+    edited.origins = {p: o for p, o in tree.origins.items() if p[: len(key_path)] != key_path} | {key_path: name}
     return edited
 
 
@@ -500,26 +500,26 @@ def place_of(key: str) -> KeyPath:
     return tuple(key.lstrip("-").replace("-", "_").split("."))
 
 
-def _set(node: Any, place: KeyPath, value: Any) -> Any:
-    if not place:
+def _set(node: Any, key_path: KeyPath, value: Any) -> Any:
+    if not key_path:
         return value
     if isinstance(node, str):
         node = {"name": node}
     if node is None:
         node = {}
-    if isinstance(node, list) and place[0].isdigit() and int(place[0]) < len(node):
-        return [_set(one, place[1:], value) if number == int(place[0]) else one for number, one in enumerate(node)]
+    if isinstance(node, list) and key_path[0].isdigit() and int(key_path[0]) < len(node):
+        return [_set(one, key_path[1:], value) if number == int(key_path[0]) else one for number, one in enumerate(node)]
     if not isinstance(node, dict):
-        raise ConfigError(f"the value there is {node!r}, which has no key {place[0]!r}; set the whole value")
-    key = next((k for k in node if str(k) == place[0]), place[0])
-    if place == ("name",) and node.get("name") != value:
+        raise ConfigError(f"the value there is {node!r}, which has no key {key_path[0]!r}; set the whole value")
+    key = next((k for k in node if str(k) == key_path[0]), key_path[0])
+    if key_path == ("name",) and node.get("name") != value:
         return {"name": value}
-    return {**node, key: _set(node.get(key), place[1:], value)}
+    return {**node, key: _set(node.get(key), key_path[1:], value)}
 
 
 # ---- words
 
 
-def dotted(place: Sequence[str]) -> str:
+def dotted(key_path: Sequence[str]) -> str:
     """("rollout", "group_size") -> "rollout.group_size", the form that `--a.b value` takes."""
-    return ".".join(place)
+    return ".".join(key_path)

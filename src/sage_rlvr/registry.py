@@ -189,8 +189,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
     def __getitem__(self, name: str) -> P:
         if name not in self._parts:
             plugins.use_inherited()
-        if name not in self._parts and name in (found := self._entry_points()):
-            self._load(found[name])
+        if name not in self._parts and name in (declared := self._entry_points()):
+            self._load(declared[name])
         if name not in self._parts:
             raise UnknownPart(self.unknown(name))
         return self._parts[name]
@@ -217,13 +217,13 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def items(self) -> ItemsView[str, P]:
         """The parts by name; one from outside that does not load is left out with a warning."""
-        found = {}
+        parts = {}
         for name in self:
             try:
-                found[name] = self[name]
+                parts[name] = self[name]
             except ConfigError as error:
                 warnings.warn(f"part not loaded: {' '.join(str(error).split())}", stacklevel=2)
-        return found.items()
+        return parts.items()
 
     def values(self) -> ValuesView[P]:
         """The parts, those that load."""
@@ -260,11 +260,11 @@ class Registry(MutableMapping[str, P], Generic[P]):
         from importlib import metadata  # a fifth of the time that `--help` may take
 
         group, own = f"sage_rlvr.{self.kind}s", contributed(self.kind)
-        found = {name: [metadata.EntryPoint(name, home, group)] for name, home in own.items()}
+        entries = {name: [metadata.EntryPoint(name, home, group)] for name, home in own.items()}
         for entry in metadata.entry_points(group=group):
             if entry.name not in own:
-                found.setdefault(entry.name, []).append(entry)
-        return found
+                entries.setdefault(entry.name, []).append(entry)
+        return entries
 
     def _load(self, entries: list[metadata.EntryPoint]) -> None:
         entry = entries[0]
@@ -295,15 +295,15 @@ def gather(package: str, registry: Registry[P]) -> dict[str, P]:
     The order is the alphabet's, a folder standing where its name does; what a file imports comes before it. Pages, help and
     refusals list parts in this order.
     """
-    found: dict[str, P] = {}
+    parts: dict[str, P] = {}
     for file in pkgutil.walk_packages(sys.modules[package].__path__, f"{package}."):
         module = importlib.import_module(file.name)
-        found |= {
+        parts |= {
             name: part
             for name, part in vars(module).items()
             if getattr(part, "__module__", None) == file.name and registry.name_of(part) is not None
         }
-    return found
+    return parts
 
 
 def declared(folder: Path, registry: str) -> list[str]:
@@ -320,7 +320,7 @@ def help_of(kind: str) -> dict[str, str]:
         if advice(error) is None:
             raise
     registry = HOMES[kind].partition(":")[2]
-    return dict(found for file in sorted(Path(__file__).parent.rglob("*.py")) for found in _written_in(file, registry))
+    return dict(pair for file in sorted(Path(__file__).parent.rglob("*.py")) for pair in _written_in(file, registry))
 
 
 def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
@@ -357,8 +357,8 @@ def registry_of(kind: str) -> Registry[Any]:
     if kind not in HOMES:
         raise ConfigError(f"unknown kind of part {kind!r}; choose from: {', '.join(HOMES)}")
     module, _, name = HOMES[kind].partition(":")
-    found: Registry[Any] = getattr(importlib.import_module(module), name)
-    return found
+    registry: Registry[Any] = getattr(importlib.import_module(module), name)
+    return registry
 
 
 def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
@@ -368,8 +368,8 @@ def register(kind: str, part: Any = None, *, name: str | None = None, label: str
 
 def call_of(part: object) -> tuple[str, dict[str, Any]] | None:
     """(name, arguments with their defaults) of the registered function that made the part; None where none did."""
-    found: tuple[str, dict[str, Any]] | None = getattr(part, "_call", None)
-    return found
+    call: tuple[str, dict[str, Any]] | None = getattr(part, "_call", None)
+    return call
 
 
 def first_sentence(part: object) -> str:
@@ -418,9 +418,9 @@ def _refuse_arguments(who: str, part: type) -> None:
                 **{one.name: one for one in given if one.kind is one.KEYWORD_ONLY},
             )
         except TypeError as error:
-            place = f"{inspect.getsourcefile(own)}:{own.__code__.co_firstlineno}"
+            location = f"{inspect.getsourcefile(own)}:{own.__code__.co_firstlineno}"
             called = ", ".join(str(one.replace(annotation=one.empty)) for one in given)
-            raise ConfigError(f"{who}: {place}: {own.__qualname__} is called with ({called}): {error}") from error
+            raise ConfigError(f"{who}: {location}: {own.__qualname__} is called with ({called}): {error}") from error
 
 
 def in_snake_case(name: str) -> str:

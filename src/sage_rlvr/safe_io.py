@@ -117,12 +117,12 @@ def parse_json(
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r:.60} occurs {names.count(twice)} times in one object; keep one of them")
-    return found
+    return mapping
 
 
 def _refuse_constant(word: str) -> Any:

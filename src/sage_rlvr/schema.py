@@ -63,13 +63,13 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         value: T = _adapter(schema).validate_python(tree)
         return value
     except ValidationError as error:
-        refusals = [_Refusal(found, schema, tree, where) for found in error.errors(include_url=False)]
+        refusals = [_Refusal(details, schema, tree, where) for details in error.errors(include_url=False)]
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
-        found = [told for refusal in refusals for told in refusal.told()]
+        issues = [issue for refusal in refusals for issue in refusal.issues()]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
-        found += [Told(problem=f"created with the plugin {name}, which is not loaded; pass it with --plugin") for name in missing]
-        refused = kind("\n".join(dict.fromkeys(map(str, found))))
-        refused.told = tuple(dict.fromkeys(found))
+        issues += [Told(problem=f"created with the plugin {name}, which is not loaded; pass it with --plugin") for name in missing]
+        refused = kind("\n".join(dict.fromkeys(map(str, issues))))
+        refused.issues = tuple(dict.fromkeys(issues))
         raise refused from error
 
 
@@ -103,7 +103,7 @@ def load_config(schema: type[T], path: str | Path | Recipe, overrides: Iterable[
 
 def build(kind: str, tree: Any) -> Any:
     """The part of a tree such as {"name": "grpo", "beta": 0.05}; kind: one of `registry.HOMES`."""
-    return decode(PLACEHOLDERS[next(name for name, found in KINDS.items() if found == kind)], tree, where=kind)
+    return decode(PLACEHOLDERS[next(name for name, part_kind in KINDS.items() if part_kind == kind)], tree, where=kind)
 
 
 # ---- what an annotation accepts
@@ -271,36 +271,36 @@ class _Refusal:
     where: str
 
     @property
-    def place(self) -> KeyPath:
+    def key_path(self) -> KeyPath:
         """As it is written: a guide beside a method without one has made that method the base of a sage, see `_choose`."""
-        place, node = [], self.tree
+        key_path, node = [], self.tree
         for part in map(str, self.error["loc"]):
             moved = part == "base" and isinstance(node, dict) and "guide" in node and "base" not in node
             if not moved:
-                place.append(part)
+                key_path.append(part)
                 node = node.get(part) if isinstance(node, dict) else None
-        return tuple(place)
+        return tuple(key_path)
 
     @property
     def own(self) -> SageError | None:
         """What the part itself has refused."""
-        found = self.error.get("ctx", {}).get("error")
-        return found if isinstance(found, SageError) else None
+        cause = self.error.get("ctx", {}).get("error")
+        return cause if isinstance(cause, SageError) else None
 
     @property
     def kind(self) -> type[SageError]:
         return type(self.own) if self.own is not None else ConfigError
 
-    def told(self) -> list[Told]:
+    def issues(self) -> list[Told]:
         """What is said of it, and where: one thing, or each that the part's own refusal tells."""
         if self.own is None:
-            return [self._said()]
-        return [self._placed(told) for told in self.own.told or (Told(problem=str(self.own)),)]
+            return [self._issue()]
+        return [self._placed(issue) for issue in self.own.issues or (Told(problem=str(self.own)),)]
 
-    def _said(self) -> Told:
+    def _issue(self) -> Told:
         kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
         if kind == "value_error":
-            return self._at(self.place, f": {context['error']}")
+            return self._at(self.key_path, f": {context['error']}")
         if kind == "unknown_key":
             return self._shown(self._unknown(context["keys"].split(","), context["others"]))
         if kind == "literal":
@@ -312,31 +312,31 @@ class _Refusal:
         expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
-    def _at(self, place: KeyPath, problem: str) -> Told:
-        """The problem with where the value at `place`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
+    def _at(self, key_path: KeyPath, problem: str) -> Told:
+        """The problem with where the value at `key_path`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
         what was edited in it from the command line ("recipe.yaml:7 with --a.b: a")."""
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
-        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in origins), None)
-        deeper = (p for p, o in origins.items() if len(p) > len(place) > 0 and p[: len(place)] == place and o[:2] == "--")
+        written = next((key_path[:n] for n in range(len(key_path), -1, -1) if key_path[:n] in origins), None)
+        deeper = (p for p, o in origins.items() if len(p) > len(key_path) > 0 and p[: len(key_path)] == key_path and o[:2] == "--")
         source = self.where if written is None else origins[written]
-        return Told(problem=problem, place=place, source=source, written=written, edited=tuple(sorted(deeper)))
+        return Told(problem=problem, key_path=key_path, source=source, written=written, edited=tuple(sorted(deeper)))
 
     def _shown(self, problem: str) -> Told:
         value = self.error["input"]
-        long = not self.place or (isinstance(value, dict) and len(repr(value)) > 60)
-        found = self._at(self.place, f"{'' if long else f' = {short(value)}'}: {problem}")
-        return found if found.source or found.place else dataclasses.replace(found, source="configuration")
+        long = not self.key_path or (isinstance(value, dict) and len(repr(value)) > 60)
+        issue = self._at(self.key_path, f"{'' if long else f' = {short(value)}'}: {problem}")
+        return issue if issue.source or issue.key_path else dataclasses.replace(issue, source="configuration")
 
     def _placed(self, own: Told) -> Told:
         """The part's own refusal with file and place in front: its place is one within the part, unless it knows a file."""
-        if own.place and not own.source:
-            return self._at((*self.place, *own.place), own.problem)
-        found = self._at(self.place, f": {own}")
-        return found if found.source or found.place else dataclasses.replace(found, problem=str(own))
+        if own.key_path and not own.source:
+            return self._at((*self.key_path, *own.key_path), own.problem)
+        issue = self._at(self.key_path, f": {own}")
+        return issue if issue.source or issue.key_path else dataclasses.replace(issue, problem=str(own))
 
     def _unknown(self, keys: list[str], others: str) -> str:
-        key, below = self.place[-1], self._below()
-        of_method = "extras" in keys or self.place[:-1] == ("method",)
+        key, below = self.key_path[-1], self._below()
+        of_method = "extras" in keys or self.key_path[:-1] == ("method",)
         if of_method and (spelled := _as_extra(self.error["input"])):
             takes = "" if "extras" in keys else ", and of the methods only name: compose takes extras"
             return f"unknown key; {spelled[0]} is an extra{takes}: write extras: [{spelled[1]}]"
@@ -351,18 +351,18 @@ class _Refusal:
     def _below(self) -> dict[str, str]:
         """key -> its dotted place, of the keys that the parts take which stand beside the unknown one: a guide's, say."""
         node: Any = self.tree
-        for key in self.place[:-1]:
+        for key in self.key_path[:-1]:
             node = node.get(key) if isinstance(node, dict) else None
-        found: dict[str, str] = {}
-        for beside, part in node.items() if isinstance(node, dict) else ():
-            name, kind = part.get("name") if isinstance(part, dict) else part, "method" if beside == "base" else beside
+        key_paths: dict[str, str] = {}
+        for sibling, part in node.items() if isinstance(node, dict) else ():
+            name, kind = part.get("name") if isinstance(part, dict) else part, "method" if sibling == "base" else sibling
             if kind in HOMES and isinstance(name, str) and name in registry_of(kind):
-                found |= {key: dotted((*self.place[:-1], beside, key)) for key in parameters(registry_of(kind)[name])}
-        return found
+                key_paths |= {key: dotted((*self.key_path[:-1], sibling, key)) for key in parameters(registry_of(kind)[name])}
+        return key_paths
 
     def _no_option(self, options: tuple[Any, ...]) -> str:
-        named = len(self.place) > 1 and self.place[-1] == "name"
-        return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
+        named = len(self.key_path) > 1 and self.key_path[-1] == "name"
+        return f"unknown {self.key_path[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
 
 
 def _as_extra(value: Any) -> tuple[str, str] | None:
@@ -394,12 +394,12 @@ def _hint(expected: str, tree: Any) -> str:
     return ""
 
 
-def _places(schema: Any, place: KeyPath = ()) -> Iterator[KeyPath]:
+def _places(schema: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
-    if dataclasses.is_dataclass(schema) and len(place) < 5:
+    if dataclasses.is_dataclass(schema) and len(key_path) < 5:
         for name, (hint, _) in parameters(schema).items():  # type: ignore[arg-type]
-            yield (*place, name)
-            yield from _places(hint, (*place, name))
+            yield (*key_path, name)
+            yield from _places(hint, (*key_path, name))
 
 
 # ---- values -> tree
@@ -465,9 +465,9 @@ def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     """name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
     hints = typing.get_type_hints(inspect.unwrap(part), localns=PLACEHOLDERS)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    found = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
-    hints |= {n: p.annotation for n, p in found.items() if n not in hints and p.annotation is not p.empty}
-    return {name: (hints.get(name, Any), p.default) for name, p in found.items()}
+    by_name = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
+    hints |= {n: p.annotation for n, p in by_name.items() if n not in hints and p.annotation is not p.empty}
+    return {name: (hints.get(name, Any), p.default) for name, p in by_name.items()}
 
 
 def phrase(hint: Any) -> str:

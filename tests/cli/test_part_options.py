@@ -19,7 +19,7 @@ def test_every_option_of_every_part_is_said():
         for kind in KINDS
         for name, part in registry_of(kind).items()
         for one in options_of(part)
-        if not one.said or not one.allowed
+        if not one.description or not one.allowed
     }
     assert not silent, f"name them in their docstrings: {silent}"
 
@@ -119,5 +119,5 @@ class Lines:
 
 
 def test_a_line_that_begins_with_an_options_name_says_that_option_alone():
-    said = {one.name: one.said for one in options_of(Lines)}
+    said = {one.name: one.description for one in options_of(Lines)}
     assert said["width"] == said["height"] == "how large it is, where" and said["depth"] == "how deep it goes"

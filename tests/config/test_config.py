@@ -258,7 +258,7 @@ def test_a_refusal_is_placed_by_its_values_and_not_by_its_words(recipe: Path) ->
         assert str(caught.value) == said
     with pytest.raises(ConfigError, match=r"^ratio = 1\.5: too much$"):
         c.decode(Said, {"ratio": 1.5, "told": False})
-    assert [told.place for told in wrong(("arms", "a.b"), 1, "no").told] == [("arms", "a.b")]
+    assert [issue.key_path for issue in wrong(("arms", "a.b"), 1, "no").issues] == [("arms", "a.b")]
 
 
 def test_a_noise_only_guide_warns_once(recipe: Path) -> None:

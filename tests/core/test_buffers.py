@@ -139,7 +139,7 @@ def test_a_draw_is_a_function_of_seed_update_and_content(draw: str):
 
     def drawn(order: int, number: int, seed: int = 1) -> list[list[tuple[int, int]]]:
         rows = buffer.rows(filled(POOL, order), number, Key(seed), now)
-        assert rows.owners.tolist() == sorted(rows.owners.tolist()) and rows.whole == len(rows) and rows.asked == 3
+        assert rows.owners.tolist() == sorted(rows.owners.tolist()) and rows.whole == len(rows) and rows.requested == 3
         pairs = [(int(p), int(a)) for p, a in zip(rows.answers.problem, rows.answers.answer, strict=True)]
         return [sorted(pair for pair, o in zip(pairs, rows.owners, strict=True) if o == own) for own in range(3)]
 
@@ -180,7 +180,7 @@ LOGPS = torch.tensor([[-0.9, -0.5], [-2.5, math.nan], [-0.25, -0.25]])
 
 def gradient(buffer):
     """d loss / d logps at `LOGPS`, prompt 5 first; the loss; its metrics."""
-    rows = replace(buffer.rows(STORED, 0, Key(0)), asked=4)
+    rows = replace(buffer.rows(STORED, 0, Key(0)), requested=4)
     order = (rows.answers.problem * 10 + rows.answers.answer).argsort()
     rows = replace(rows, answers=rows.answers.take(order), owners=torch.tensor([0, 0, 1]))
     leaf = LOGPS.clone().requires_grad_(True)

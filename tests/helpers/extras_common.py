@@ -27,9 +27,9 @@ class Again(Extra):
     def start(self) -> dict[str, Tensor]:
         return {"unsolved": torch.zeros(0, dtype=torch.int64), "steps": torch.zeros((), dtype=torch.int64)}
 
-    def before_rollout(self, asked: Tensor, problems: Tensor, step: int, key: Any, state: Any) -> Tensor:
+    def before_rollout(self, selected: Tensor, problems: Tensor, step: int, key: Any, state: Any) -> Tensor:
         back = torch.isin(problems, state["unsolved"].to(problems.device)).nonzero().squeeze(1)
-        return torch.cat([back, asked[~torch.isin(asked, back)]])[: len(asked)]
+        return torch.cat([back, selected[~torch.isin(selected, back)]])[: len(selected)]
 
     def learn(self, rewards: Tensor, seen: Seen, state: Any) -> dict[str, Tensor]:
         ids = seen.require("problems", "Again")[:, 0]

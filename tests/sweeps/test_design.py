@@ -233,8 +233,8 @@ def test_a_refusal_names_who_wrote_the_value_of_several(tmp_path: Path) -> None:
     path = write(tmp_path, "arms: {a: {recipe: grpo, edits: {updates.minibatches: 5}}}\ncontrol: a\n")
     with pytest.raises(ConfigError, match=r"design\.yaml:3: arm 'a': edits\.updates\.minibatches = 5: must divide") as caught:
         resolve(load_design(path), path)
-    (told,) = caught.value.__cause__.told  # type: ignore[union-attr]
-    assert told.place == told.written == ("updates", "minibatches") and told.source == "--updates.minibatches"
+    (issue,) = caught.value.__cause__.issues  # type: ignore[union-attr]
+    assert issue.key_path == issue.written == ("updates", "minibatches") and issue.source == "--updates.minibatches"
 
 
 def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(

@@ -110,21 +110,21 @@ def _answered(words: list[str], session: Session) -> int:
 
             session.note(disk_problem(error, "", Path(os.fsdecode(error.filename))))
             return 2
-        if (said := plugins.blame(error)) is not None:
-            return _blamed(said, session)
+        if (message := plugins.blame(error)) is not None:
+            return _blamed(message, session)
         session.note(traceback.format_exc().rstrip())
         others = "".join(f" or in {name}" for name in plugins.loaded())
         session.note(f"a bug in sage-rlvr{others}, exit code {FAULT}: please report it with the lines above")
         return FAULT
     except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
-        if (said := plugins.blame(error)) is None:
+        if (message := plugins.blame(error)) is None:
             raise
-        return _blamed(said, session)
+        return _blamed(message, session)
 
 
-def _blamed(said: str, session: Session) -> int:
+def _blamed(message: str, session: Session) -> int:
     session.err.print("PluginError", style="bold red", end="")
-    session.note(f": {said}")
+    session.note(f": {message}")
     return 2
 
 
@@ -194,8 +194,8 @@ def _headline(module: str, name: str) -> str:
 def command_of(name: str) -> type[Command]:
     """The class of a command, a key of `COMMANDS`."""
     module, kind = COMMANDS[name].split(":")
-    found: type[Command] = getattr(importlib.import_module(module), kind)
-    return found
+    command: type[Command] = getattr(importlib.import_module(module), kind)
+    return command
 
 
 def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
@@ -244,7 +244,7 @@ def _quiet_libraries() -> None:
 def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
     """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name, with its neighbor."""
     options = ["--" + field.name.replace("_", "-") for field in fields(command)]
-    found: list[tuple[str, str]] = []
+    edits: list[tuple[str, str]] = []
     rest = list(unknown)
     while rest:
         key, equals, value = rest.pop(0).partition("=")
@@ -257,5 +257,5 @@ def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[st
             raise ConfigError(f"{key}: neither an option nor a recipe key; {near}")
         if not equals and not rest:
             raise ConfigError(f"{key}: a value is missing; pass {key} VALUE")
-        found.append((key[2:].replace("-", "_"), value if equals else rest.pop(0)))
-    return found
+        edits.append((key[2:].replace("-", "_"), value if equals else rest.pop(0)))
+    return edits

@@ -75,24 +75,24 @@ class Compare(Command):
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
-            found = comparison_of(
+            comparison = comparison_of(
                 self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from,
                 chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
             )  # fmt: skip
-        results, rows = found.results, found.comparisons
+        results, rows = comparison.results, comparison.comparisons
         if self.support and any(row.cluster for row in results.table.rows):
             raise ConfigError('--support: it has no intervals over clusters; omit it, or remove "cluster" from the rows')
         rejudged = self._rejudged(session, results.given)
-        broken = self._judge(session, found, rejudged)
+        broken = self._judge(session, comparison, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
-                print_results(session.out, results, found.findings, support=self.support)
+                print_results(session.out, results, comparison.findings, support=self.support)
             if rejudged and not self.json:
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
-                page = write_page(found, self.out)
+                page = write_page(comparison, self.out)
                 folder = page.written[0].parent
                 write_json_atomic(folder / "summary.json", page.values["summary"])
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
@@ -103,12 +103,12 @@ class Compare(Command):
     def _check_taken(self) -> None:
         """Raise ConfigError where no arm is left, because an option of several words took all of them."""
         words = {"--correct": self.correct, "--chance": self.chance, "--fail-on": self.fail_on}
-        taken = [(option, found) for option, found in words.items() if len(found) > 1]
+        taken = [(option, values) for option, values in words.items() if len(values) > 1]
         if taken and not self.arms:
-            option, found = taken[-1]
+            option, values = taken[-1]
             raise ConfigError(
-                f"compare: no arms; {option} took all words behind it ({' '.join(found)}). Put the arms before the options, for "
-                f"example: {suggest('compare', 'BASE', 'RL', option, found[0])}"
+                f"compare: no arms; {option} took all words behind it ({' '.join(values)}). Put the arms before the options, for "
+                f"example: {suggest('compare', 'BASE', 'RL', option, values[0])}"
             )
 
     def _rejudged(self, session: Session, given: Sequence[GivenRows]) -> list[Rejudged]:
@@ -121,30 +121,30 @@ class Compare(Command):
             return []
 
         def judge(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-            found: list[Verdict] = []
+            verdicts: list[Verdict] = []
             with counting(session.err, "verify", len(pairs)) as advance:
                 for start in range(0, len(pairs), BATCH):
-                    found += shared().verify(pairs[start : start + BATCH], answer_in=self.verify)
-                    advance(len(found) - start)
-            return found
+                    verdicts += shared().verify(pairs[start : start + BATCH], answer_in=self.verify)
+                    advance(len(verdicts) - start)
+            return verdicts
 
         return rejudge(given, judge)
 
-    def _judge(self, session: Session, found: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
+    def _judge(self, session: Session, comparison: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
         from sage_rlvr.results.verdict_json import tree
         from sage_rlvr.results.verdict_text import failures
 
         if not self.json and not self.fail_on:
             return []
-        results = found.results
+        results = comparison.results
         if not results.sampled_only:
             raise ConfigError(
                 "--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others"
             )
-        broken = failures(found.findings.verdicts, self.fail_on)
+        broken = failures(comparison.findings.verdicts, self.fail_on)
         if self.json:
-            made = tree(found.findings.verdicts, results.given, results.notes, broken)
+            made = tree(comparison.findings.verdicts, results.given, results.notes, broken)
             made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken

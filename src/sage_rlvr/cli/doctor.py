@@ -127,8 +127,8 @@ def _bfloat16_facts(prompts: Any, rollout: Any, wanted: Any) -> str:
 
     half = placed(load_policy(EMBEDDED, "bfloat16")[0], "cpu")
     with torch.no_grad():
-        found = score(half, prompts, rollout.tokens, rollout.mask, torch.zeros(len(rollout.tokens), dtype=torch.long)).logps
-    gap = (found - wanted)[rollout.mask].square().mean().sqrt()
+        logps = score(half, prompts, rollout.tokens, rollout.mask, torch.zeros(len(rollout.tokens), dtype=torch.long)).logps
+    gap = (logps - wanted)[rollout.mask].square().mean().sqrt()
     return f"log-probs in bfloat16 differ from float32's by {float(gap):.0e} nats, root mean square"
 
 

@@ -38,24 +38,24 @@ class Eval(Command, EvalSettings):
         from sage_rlvr.api.evaluate import evaluation_of
 
         settings = EvalSettings(**{f.name: getattr(self, f.name) for f in fields(EvalSettings)})
-        found = evaluation_of(self.what, settings, quiet=self.quiet, say=session.note)
+        evaluation = evaluation_of(self.what, settings, quiet=self.quiet, say=session.note)
         if self.json:
-            session.say_plainly(json.dumps(found.tree(), indent=1, ensure_ascii=False, allow_nan=False).splitlines())
+            session.say_plainly(json.dumps(evaluation.tree(), indent=1, ensure_ascii=False, allow_nan=False).splitlines())
         else:
-            session.say(*found.lines)
-        if found.cross_check is not None:
-            print_cross_check(session.err if self.json else session.out, found.cross_check)
-            if not found.cross_check["agree"]:
+            session.say(*evaluation.lines)
+        if evaluation.cross_check is not None:
+            print_cross_check(session.err if self.json else session.out, evaluation.cross_check)
+            if not evaluation.cross_check["agree"]:
                 return 2
-        return 0 if found.gate is None or found.gate.passed else FAILED
+        return 0 if evaluation.gate is None or evaluation.gate.passed else FAILED
 
 
-def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
+def print_cross_check(console: Console, check: Mapping[str, float]) -> None:
     """Print the result of `cross_check` in one line, with the next step for a disagreement."""
-    agree = bool(found["agree"])
+    agree = bool(check["agree"])
     line = (
-        f"cross-check of the exact numbers by sampling: sampled {found['sampled']:.4f} ({100 * found['level']:g} % "
-        f"interval {found['low']:.4f} to {found['high']:.4f}), exact {found['exact']:.4f}: "
+        f"cross-check of the exact numbers by sampling: sampled {check['sampled']:.4f} ({100 * check['level']:g} % "
+        f"interval {check['low']:.4f} to {check['high']:.4f}), exact {check['exact']:.4f}: "
     )
     advice = "WARNING: THEY DISAGREE, do not use either number; run `sage-rlvr doctor`, and if it passes, report this"
     console.print(

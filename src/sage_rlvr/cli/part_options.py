@@ -38,7 +38,7 @@ class Option:
     name: str
     default: str
     allowed: str
-    said: str
+    description: str
 
 
 def options_of(part: Callable[..., Any]) -> list[Option]:
@@ -63,8 +63,8 @@ def _shown(default: Any) -> str:
 def allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
     """In words; a number as the interval that the part accepts, the other options at their defaults."""
     members = typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
-    found = [_allowed(part, name, one) for one in members]
-    return " or ".join(dict.fromkeys(filter(None, found))) or phrase(hint)  # none, where it refuses its own defaults
+    phrases = [_allowed(part, name, one) for one in members]
+    return " or ".join(dict.fromkeys(filter(None, phrases))) or phrase(hint)  # none, where it refuses its own defaults
 
 
 def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
@@ -76,22 +76,22 @@ def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
         return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
     if hint in (int, float):
         counts = [other for other, (kind, _) in parameters(part).items() if kind is int and other != name]
-        for beside in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`
-            if found := interval(lambda value, beside=beside: accepts(part, name, value, **beside), hint):
-                return "".join((found, *(f", with {other}" for other in beside)))
+        for settings in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`
+            if text := interval(lambda value, settings=settings: accepts(part, name, value, **settings), hint):
+                return "".join((text, *(f", with {other}" for other in settings)))
         return ""
     return phrase(hint)
 
 
-def accepts(part: Callable[..., Any], name: str, value: Any, **beside: Any) -> bool:
-    """Whether the part can be made with this value, the other options `beside` it or at their defaults; those without one at 1 or
-    at `FAR`."""
+def accepts(part: Callable[..., Any], name: str, value: Any, **settings: Any) -> bool:
+    """Whether the part can be made with this value, the other options as in `settings` or at their defaults; those without one
+    at 1 or at `FAR`."""
     needed = [key for key, (_, default) in parameters(part).items() if default is inspect.Parameter.empty and key != name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for other in (1, int(FAR)) if needed else (1,):
             try:
-                part(**{**dict.fromkeys(needed, other), **beside, name: value})
+                part(**{**dict.fromkeys(needed, other), **settings, name: value})
             except SageError:
                 continue
             return True
@@ -105,12 +105,12 @@ def interval(accepted: Callable[[Any], bool], kind: type[int] | type[float]) -> 
     """
     word = "whole number" if kind is int else "number"
     grid = [-FAR, *(float(n) for n in range(-3, 41)), 0.25, 0.5, 0.75, 1.1, 1.5, 2.5, 100.0, 1000.0, 1e4, FAR]
-    places = sorted({int(n) for n in grid}) if kind is int else sorted(grid)
-    inside = [place for place in places if accepted(place)]
+    numbers = sorted({int(n) for n in grid}) if kind is int else sorted(grid)
+    inside = [number for number in numbers if accepted(number)]
     if len(inside) < 2:
         return ", ".join(map(_number, inside))
-    low = None if inside[0] == places[0] else _end(accepted, places[places.index(inside[0]) - 1], inside[0], kind)
-    high = None if inside[-1] == places[-1] else _end(accepted, places[places.index(inside[-1]) + 1], inside[-1], kind)
+    low = None if inside[0] == numbers[0] else _end(accepted, numbers[numbers.index(inside[0]) - 1], inside[0], kind)
+    high = None if inside[-1] == numbers[-1] else _end(accepted, numbers[numbers.index(inside[-1]) + 1], inside[-1], kind)
     lower = "" if low is None else f"{_number(low)} {'<=' if accepted(low) else '<'} "
     upper = "" if high is None else f" {'<=' if accepted(high) else '<'} {_number(high)}"
     if low is None and high is None:
@@ -151,8 +151,8 @@ def sentence(part: Callable[..., Any], name: str) -> str:
     texts = [inspect.cleandoc(one.__doc__) for one in (*bases, Anchor) if one is not object and one.__doc__]
     line = re.compile(rf"(?m)^ *(?=`?(?:{'|'.join(map(re.escape, parameters(part)))})\b(?:, \w+)*`?: )")
     texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" goes on with nothing
-    found = [one(text, name) for one in (_told, _naming) for text in texts]
-    return next(filter(None, found), "").removesuffix(".")
+    sentences = [one(text, name) for one in (_told, _naming) for text in texts]
+    return next(filter(None, sentences), "").removesuffix(".")
 
 
 STOP = re.compile(r"(?<=[\w)\]`\"'])(?<!\bDr)(?<!\bEq)(?<!\bEqs)[.;]\s+(?=[\w`])")
@@ -170,7 +170,7 @@ def _sentences(text: str) -> list[str]:
 def _told(text: str, name: str) -> str:
     """What stands after "name:" at the beginning of a sentence."""
     head = re.compile(rf"`?(?:\w+, )*{re.escape(name)}(?:, \w+)*`?: (.+)")
-    return next((found[1] for one in _sentences(text) if (found := head.fullmatch(one))), "")
+    return next((match[1] for one in _sentences(text) if (match := head.fullmatch(one))), "")
 
 
 def _naming(text: str, name: str) -> str:
@@ -220,5 +220,5 @@ def about(kind: str, name: str) -> list[str]:
     part = registry_of(kind)[name]
     refused = refused_line(part)
     head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [refused or dead_line(part)])]
-    told = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.said}"] for one in options_of(part)]
-    return [*head, *(line for lines in told for line in lines if line.strip())]
+    texts = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.description}"] for one in options_of(part)]
+    return [*head, *(line for lines in texts for line in lines if line.strip())]

@@ -141,26 +141,26 @@ class Parts(Command):
     def execute(self, session: Session) -> int:
         """Print one part with its options, or the list of all parts or of a kind. Returns 0; raises ConfigError for an
         unknown name."""
-        asked = None if self.name is None else self.name.replace("-", "_")
-        if asked is None or asked.removesuffix("s") in HOMES:  # a list, which the base install can print
-            for kind in HOMES if asked is None else [asked.removesuffix("s")]:
+        requested = None if self.name is None else self.name.replace("-", "_")
+        if requested is None or requested.removesuffix("s") in HOMES:  # a list, which the base install can print
+            for kind in HOMES if requested is None else [requested.removesuffix("s")]:
                 session.say(*_listed(kind, help_of(kind)))
             return 0
         from sage_rlvr.cli.part_options import about, extras_by_kind
 
-        extras = extras_by_kind().get(asked.removesuffix("s"))
+        extras = extras_by_kind().get(requested.removesuffix("s"))
         if extras:
-            session.say(*_listed(f"{asked.removesuffix('s')}: extras, of which a method has one", extras))
+            session.say(*_listed(f"{requested.removesuffix('s')}: extras, of which a method has one", extras))
             return 0
-        of_name = [kind for kind in HOMES if asked in registry_of(kind)]
+        of_name = [kind for kind in HOMES if requested in registry_of(kind)]
         if not of_name:
-            near = ", ".join(neighbors(asked, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
+            near = ", ".join(neighbors(requested, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
             near = f"; near it: {near}" if near else ""
             raise ConfigError(
                 f"unknown part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
             )
         for kind in of_name:
-            session.say(*about(kind, asked), "")
+            session.say(*about(kind, requested), "")
         return 0
 
 

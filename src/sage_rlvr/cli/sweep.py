@@ -40,11 +40,11 @@ class Sweep(Command):
         if self.dry_run:
             session.out.print(table(planned))
             return 0
-        found = swept(planned, self.workers, session.out)
+        comparison = swept(planned, self.workers, session.out)
         session.say(table(planned))
-        print_results(session.out, found.results, found.findings, details=False)
+        print_results(session.out, comparison.results, comparison.findings, details=False)
         session.say(f"summary: {planned.out / 'summary.md'}")
-        return 0 if found.complete else 2
+        return 0 if comparison.complete else 2
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Demo(Command):
         out = demo_folder(self.model) if self.out is None else self.out
         more: dict[str, Any] = {"powers": self.power_tempering, "model": self.model, "short": self.short}
         planned = demo.plan(out, self.seeds, self.arms, session.edits, self.problems, **more)
-        found = demonstrated(planned, self.workers, session.out, session.say)
-        if not found.complete:
+        comparison = demonstrated(planned, self.workers, session.out, session.say)
+        if not comparison.complete:
             return 2
         session.say(f"\npage     {out / 'report.html'}\nfigures  {out / 'figures'}/*.png")
-        if checked := found.notes["cross_check"]:
+        if checked := comparison.notes["cross_check"]:
             print_cross_check(session.out, checked)
-        clock = found.notes["clock"]
+        clock = comparison.notes["clock"]
         parts = zip(("training and evaluation", "report"), (b - a for a, b in pairwise(clock)), strict=True)
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
         session.say(f"took: {took}, total {clock[-1] - clock[0]:.0f} s")
-        print_results(session.out, found.results, found.findings, details=False)
+        print_results(session.out, comparison.results, comparison.findings, details=False)
         return 0

@@ -46,15 +46,15 @@ def read_recipe(
     Raises:
         ConfigError: Where something in it is wrong, or it is plainly a recipe of another command, which the message names.
     """
-    found = recipe if isinstance(recipe, Recipe) else locate(recipe, task)
-    tree = load(found)
+    located = recipe if isinstance(recipe, Recipe) else locate(recipe, task)
+    tree = load(located)
     if settings:
         if "method" in settings:
             tree.pop("method", None)
-        tree = merge(tree, Tree(settings, {place: f"{place[0]}=" for place in _within(settings)}))
+        tree = merge(tree, Tree(settings, {key_path: f"{key_path[0]}=" for key_path in _within(settings)}))
     for key, text in edits:
         tree = override(tree, key, text)
-    if found.file.parent.name == ROWS and "model" not in tree:
+    if located.file.parent.name == ROWS and "model" not in tree:
         own = tree.get("task")
         rows = own.get("file") or own.get("dataset") if isinstance(own, dict) else None
         raise ConfigError(
@@ -70,18 +70,18 @@ def read_recipe(
         what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
     if kind == "train" and "method" not in tree:
-        by_name = suggest("train", "METHOD", "--task", found.file.parent.name if is_shipped(found.file) else recipe)
+        by_name = suggest("train", "METHOD", "--task", located.file.parent.name if is_shipped(located.file) else recipe)
         raise ConfigError(f"{recipe}: has no method: pass --method NAME, or train a method with these settings: {by_name}")
     # what is left for `train` is a recipe for RL that lacks its method, which decoding says
-    return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(found))
+    return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(located))
 
 
-def _within(tree: Mapping[str, Any], place: KeyPath = ()) -> Iterator[KeyPath]:
+def _within(tree: Mapping[str, Any], key_path: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place of plain nested settings."""
     for key, value in tree.items():
-        yield (*place, str(key))
+        yield (*key_path, str(key))
         if isinstance(value, Mapping):
-            yield from _within(value, (*place, str(key)))
+            yield from _within(value, (*key_path, str(key)))
 
 
 def command_of(schema: type[RunConfig]) -> str:

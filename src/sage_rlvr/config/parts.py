@@ -270,9 +270,9 @@ class EngineConfig:
             self.threads,
             "must be above 0, or null for torch's own",
         )
-        alone = "only for the engines trl and verl: set engine.name trl, or omit this key"
-        require(self.name != "loop" or not self.args, "args", self.args, alone)
-        require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
+        external_only = "only for the engines trl and verl: set engine.name trl, or omit this key"
+        require(self.name != "loop" or not self.args, "args", self.args, external_only)
+        require(self.name != "loop" or self.lora is None, "lora", self.lora, external_only)
         other = "only for the loop, whose sampler and update are one engine: omit this key"
         require(self.name == "loop" or not self.reuse_sampling, "reuse_sampling", self.reuse_sampling, other)
         require(

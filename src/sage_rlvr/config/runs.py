@@ -88,8 +88,8 @@ class TrainConfig:
         require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
         one = "set task or data, not both: each defines the training problems"
         require(self.data is None or self.task is None, "task", self.task and self.task.name, one)
-        alone = "set task or world, not both: each defines the training problems"
-        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, alone)
+        not_both = "set task or world, not both: each defines the training problems"
+        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, not_both)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method)
 
@@ -191,8 +191,8 @@ class SftConfig:
             + suggest("sft", "knights/sft", "--out", "runs/knights-base")
         )
         require(taught, "task", self.task and self.task.name, lacking)
-        alone = "set task or world, not both: each defines the training problems"
-        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, alone)
+        not_both = "set task or world, not both: each defines the training problems"
+        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, not_both)
 
 
 @dataclass(frozen=True, kw_only=True)

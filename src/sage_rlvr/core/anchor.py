@@ -131,14 +131,14 @@ class Anchor:
     @property
     def snapshot_step(self) -> int | None:
         """N of source "snapshot@N"; None for every other source."""
-        found = SNAPSHOT.fullmatch(self.source)
-        return int(found[1]) if found else None
+        match = SNAPSHOT.fullmatch(self.source)
+        return int(match[1]) if match else None
 
     @property
     def effect(self) -> Effect:
         """The divergence that the KL term minimizes in expectation, and the role of each factor of the guide."""
         parts = factors(self.guide)
-        paid = {part.depends_on for part in parts if not part.pays_nothing}
+        nonzero_mean = {part.depends_on for part in parts if not part.pays_nothing}
         alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
         return effect_of(
             self.estimator,
@@ -146,7 +146,7 @@ class Anchor:
             {part.depends_on for part in parts},
             self.divergence,
             alpha,
-            unpaid={part.depends_on for part in parts} - paid,
+            unpaid={part.depends_on for part in parts} - nonzero_mean,
             ahead=any(part.looks_ahead for part in parts),
         )
 

@@ -129,8 +129,8 @@ def preference(method: MethodParts) -> str:
     before = () if method.advantage.evens else paying
     others = (extra for extra in method.extras if extra not in (*paying, *stored))
     parts = stored if method.is_stored_alone else (*before, method.advantage, *others, *stored)
-    found = [part.prefers for part in parts if part.prefers]
-    return "; ".join(found) or "no preference, so the likelier answers gain most"
+    preferences = [part.prefers for part in parts if part.prefers]
+    return "; ".join(preferences) or "no preference, so the likelier answers gain most"
 
 
 def _buffer_lines(buffer: Buffer) -> list[str]:
@@ -180,9 +180,9 @@ def _q_lines(anchor: Anchor) -> list[str]:
     if is_flat(anchor.guide):
         return []
     low, high = band_of(anchor.guide)
-    alone = len(factors(anchor.guide)) == 1
-    band = "clamped to" if alone else "each factor clamped to its band, their product in"
-    band = "so that it is in" if alone and anchor.guide.pays_nothing else band
+    single = len(factors(anchor.guide)) == 1
+    band = "clamped to" if single else "each factor clamped to its band, their product in"
+    band = "so that it is in" if single and anchor.guide.pays_nothing else band
     return [f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]"]
 
 

@@ -86,10 +86,10 @@ def effect_of(
     """
     kinds = sorted(set(depends_on))
     if placement == "reward":
-        paid: dict[DependsOn, Role] = {"nothing": "drift", "state": "bonus", "token": "bonus", "batch": "bonus"}
+        roles: dict[DependsOn, Role] = {"nothing": "drift", "state": "bonus", "token": "bonus", "batch": "bonus"}
         noise = set(unpaid)
         return Effect(
-            "sequence", tuple((kind, "noise" if kind in noise else paid[kind]) for kind in kinds), ahead=ahead
+            "sequence", tuple((kind, "noise" if kind in noise else roles[kind]) for kind in kinds), ahead=ahead
         )
     if estimator == "exact":
         return _exact(kinds, divergence, alpha)
@@ -116,9 +116,9 @@ def _join(text: str, tails: Mapping[DependsOn, str], effect: Effect) -> str:
 
 
 def _sequence(effect: Effect) -> str:
-    paid = any(role != "noise" for _, role in effect.roles)
+    has_log_q = any(role != "noise" for _, role in effect.roles)
     log_q = "E[log q_t | y_<=t]" if effect.ahead else "log q_t"
-    text = f"grad [KL(pi || pi_ref) - E_pi sum_t {log_q}]" if paid else "grad KL(pi || pi_ref)"
+    text = f"grad [KL(pi || pi_ref) - E_pi sum_t {log_q}]" if has_log_q else "grad KL(pi || pi_ref)"
     text += " over whole sequences, by return-to-go"
     reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind) == "bonus")
     text += f"; log q is a bonus for reaching the {reached} that q favors" if reached else ""

@@ -131,10 +131,10 @@ class Method:
         parts: tuple[Advantage | Surrogate | Extra, ...] = self.extras
         if not unread:
             parts = (self.advantage, self.surrogate, *self.extras)
-        found = frozenset[str]().union(*map(needs_of, parts))
+        needs = frozenset[str]().union(*map(needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
-            found |= self.anchor.needs
-        return found | {"ref_logps"} if "ref_entropies" in found else found
+            needs |= self.anchor.needs
+        return needs | {"ref_logps"} if "ref_entropies" in needs else needs
 
     @cached_property
     def token_weight(self) -> TokenWeight | None:
@@ -264,8 +264,8 @@ def _sized(rewards: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], list[_Size
     parts = [rewards] if isinstance(rewards, Tensor) else list(rewards)
     ends = torch.tensor([part.numel() for part in parts]).cumsum(0).tolist()
     firsts = [0, *ends[:-1]]
-    found = [_Sized(a, b, part.shape[-1], len(parts) == 1) for a, b, part in zip(firsts, ends, parts, strict=True)]
-    return parts, found
+    sizes = [_Sized(a, b, part.shape[-1], len(parts) == 1) for a, b, part in zip(firsts, ends, parts, strict=True)]
+    return parts, sizes
 
 
 def advantages_of(
@@ -310,14 +310,14 @@ def credit(
     """
     state, method = method.start() if state is None else state, method.at(step, total_steps)
     parts, sizes = _sized(rewards)
-    found, drawn = [], _drawn(method.advantage, step, key)
+    per_size, drawn = [], _drawn(method.advantage, step, key)
     for part, rows in zip(parts, sizes, strict=True):
         seen = None
         if sees(method.advantage) or method.group_extras:
             seen = seen_of(rows.of(_need(signals, "the advantage or an extra")), tuple(part.shape))
         values, state = group_advantages(method, part, seen, state, drawn)
-        found.append(values)
-    grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
+        per_size.append(values)
+    grouped = per_size[0] if len(per_size) == 1 else torch.cat([values.reshape(-1) for values in per_size])
     advantages, weights = grouped.reshape(-1), dict[str, PerToken]()
     for extra in method.extras:
         if extra.weighs_loss:
@@ -397,8 +397,8 @@ def _shaped(extra: Extra, hook: str, value: object, like: Tensor) -> Tensor:
     """What a hook returned. ConfigError unless it is a tensor of that shape."""
     if isinstance(value, Tensor) and value.shape == like.shape:
         return value
-    found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-    raise ConfigError(f"{type(extra).__name__}.{hook} must return a tensor {tuple(like.shape)}, got {found}")
+    got = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    raise ConfigError(f"{type(extra).__name__}.{hook} must return a tensor {tuple(like.shape)}, got {got}")
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
@@ -496,5 +496,5 @@ def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool
     def term(part: slice, log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
         return divergence(kind, log_probs, ref_log_probs.float() + shift[part, None], anchor.alpha)
 
-    found = per_token(term, mask, batch.log_probs, batch.ref_log_probs.detach())
-    return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, found)
+    divergences = per_token(term, mask, batch.log_probs, batch.ref_log_probs.detach())
+    return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, divergences)

@@ -71,9 +71,9 @@ def check_part(kind: type[Part], symbol: str, also: str = "", **required: str) -
     return check
 
 
-def require_kind(who: str, place: str, value: object, kind: type[Part]) -> None:
-    """ConfigError with the line to write for a value that is no part of that kind. place: the field that it stands in."""
+def require_kind(who: str, field: str, value: object, kind: type[Part]) -> None:
+    """ConfigError with the line to write for a value that is no part of that kind. field: the field that it stands in."""
     if isinstance(value, type) and issubclass(value, kind):
-        raise ConfigError(f"{who}: {place} = {value.__name__} is a class; write {value.__name__}(...) for a part")
+        raise ConfigError(f"{who}: {field} = {value.__name__} is a class; write {value.__name__}(...) for a part")
     if not isinstance(value, kind):
-        check_inherits(f"{who}: {place} = {value!r:.80}", type(value), kind, HOME)
+        check_inherits(f"{who}: {field} = {value!r:.80}", type(value), kind, HOME)

@@ -57,12 +57,12 @@ def _last_states(
     """The last counted states of each row from column 0 on, float64 and 0 behind them; and how many they are."""
     counts = mask.sum(1)
     lengths = counts.clamp(max=last)
-    place = torch.cumsum(mask.long(), 1) - 1 - (counts - lengths)[:, None]
-    kept = mask & (place >= 0)
+    position = torch.cumsum(mask.long(), 1) - 1 - (counts - lengths)[:, None]
+    kept = mask & (position >= 0)
     longest = max(1, int(lengths.max())) if len(lengths) else 1
     z = states.new_zeros(len(mask), longest, states.shape[2])
     rows, columns = kept.nonzero(as_tuple=True)
-    z[rows, place[rows, columns]] = states[rows, columns]
+    z[rows, position[rows, columns]] = states[rows, columns]
     return z.double(), lengths
 
 

@@ -77,9 +77,9 @@ class Signals:
         }
         for one in fields(self):
             value, shape = getattr(self, one.name), wanted.get(one.name, tuple(self.mask.shape))
-            found = None if value is None else tuple(value.shape[:2] if one.name == "hidden" else value.shape)
-            if found is not None and found != shape:
-                raise DataError(f"Signals.{one.name} has shape {found}, but the mask has shape {shape}.")
+            actual = None if value is None else tuple(value.shape[:2] if one.name == "hidden" else value.shape)
+            if actual is not None and actual != shape:
+                raise DataError(f"Signals.{one.name} has shape {actual}, but the mask has shape {shape}.")
         if len(set(self.row_ids.tolist())) != self.row_ids.numel():
             raise DataError(
                 "Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs between them."
@@ -90,8 +90,8 @@ class Signals:
 
         row_ids: their numbers, which must not repeat; None numbers them anew from 0.
         """
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "row_ids"}
-        taken: dict[str, Any] = {name: None if value is None else value[rows] for name, value in found.items()}
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "row_ids"}
+        taken: dict[str, Any] = {name: None if value is None else value[rows] for name, value in columns.items()}
         return Signals(row_ids=torch.arange(len(rows)) if row_ids is None else row_ids, **taken)
 
     @property
@@ -121,10 +121,10 @@ def check_needs(who: str, needs: object) -> frozenset[str]:
     """
     if isinstance(needs, str):
         raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
-    found = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()
-    for name in found.difference(NEEDS):
+    names = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()
+    for name in names.difference(NEEDS):
         raise ConfigError(f"{who}: needs {name!r}, which is not a signal{choose_from(name, NEEDS)}")
-    return found
+    return names
 
 
 @dataclass(frozen=True, eq=False)

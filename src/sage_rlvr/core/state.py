@@ -80,8 +80,8 @@ def state_metrics(state: State) -> dict[str, float]:
 
 def _owners(names: Mapping[str, Tensor]) -> str:
     """extra/erank ERank (mean, steps)"""
-    found: dict[str, list[str]] = {}
+    by_part: dict[str, list[str]] = {}
     for name in names:
         field, kind, tensor = name.split(".", 2)
-        found.setdefault(f"{field} {kind}", []).append(tensor)
-    return ", ".join(f"{part} ({', '.join(own)})" for part, own in found.items()) or "no part"
+        by_part.setdefault(f"{field} {kind}", []).append(tensor)
+    return ", ".join(f"{part} ({', '.join(own)})" for part, own in by_part.items()) or "no part"

@@ -234,9 +234,9 @@ def guide_of(given: str) -> Guide:
     if given.lstrip().startswith("{"):
         guide: Guide = build("guide", parse_yaml(given, "--guide"))
     else:
-        alone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
-        if given not in alone:
-            raise ConfigError(f"--guide {given}: choose one of {', '.join(alone)}")
+        standalone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
+        if given not in standalone:
+            raise ConfigError(f"--guide {given}: choose one of {', '.join(standalone)}")
         guide = GUIDES[given]()
     if guide.depends_on == "batch" or not guide.needs <= {"entropies"}:
         raise ConfigError(f"--guide {given}: its q depends on more than the sample's log-probs and entropies")

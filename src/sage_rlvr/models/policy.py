@@ -123,9 +123,9 @@ class Tokens:
         """The text that each token adds. A character that several tokens spell stands at the last of them; a tokenizer that drops
         the space before the first word does so for the whole, not for each token."""
         text_of = self._text_of
-        alone = [text_of((i,)) for i in ids]
-        if "".join(alone) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
-            return alone
+        singles = [text_of((i,)) for i in ids]
+        if "".join(singles) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
+            return singles
         texts, first, done = [], 0, 0  # ids[first:done] is the context in which the tokens from `done` on are spelled
         for end in range(1, len(ids) + 1):
             before, now = text_of(tuple(ids[first:done])), text_of(tuple(ids[first:end]))

@@ -123,15 +123,15 @@ def _make(where: Path, make: tuple[str, Callable[[Path], Mapping[str, Any]]], sa
         say(f"{where} is incomplete or damaged and is made again")
         shutil.rmtree(where)
     say(f"{what}, once, into {where}")
-    beside = Path(tempfile.mkdtemp(prefix=f".{where.name}-", dir=where.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f".{where.name}-", dir=where.parent))
     try:
-        facts = write(beside)
-        sizes = {file.name: file.stat().st_size for file in sorted(beside.iterdir())}
-        (beside / MADE).write_text(json.dumps({**facts, "files": sizes}, indent=1) + "\n", encoding="utf-8")
-        beside.chmod(0o755)  # a temporary folder is its owner's alone
-        beside.rename(where)
+        facts = write(partial)
+        sizes = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        (partial / MADE).write_text(json.dumps({**facts, "files": sizes}, indent=1) + "\n", encoding="utf-8")
+        partial.chmod(0o755)  # a temporary folder is its owner's alone
+        partial.rename(where)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 # ---- the two ways in which a folder is made

@@ -98,14 +98,14 @@ def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CheckpointError(f"{file}: its SHA-256 differs from the manifest, so the content was changed or damaged")
 
 
-def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | None:
-    """The newest whole checkpoint of those `found`, oldest first; None where there is none.
+def newest_complete(checkpoints: Sequence[Path], in_place: bool = False) -> Path | None:
+    """The newest whole checkpoint of `checkpoints`, oldest first; None where there is none.
 
     in_place: whether they are written where they lie, so that a kill leaves one without a manifest, which then was never one.
     A damaged one warns. CheckpointError where there are such and none is whole.
     """
     reasons = []
-    for path in reversed(found):
+    for path in reversed(checkpoints):
         try:
             verify_checkpoint(path)
             return path
@@ -114,7 +114,7 @@ def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | Non
             warnings.warn(f"checkpoint skipped: {error}", stacklevel=4)
     if reasons:
         raise CheckpointError(
-            f"{found[0].parent}: none of the {len(found)} checkpoints is complete ({'; '.join(reasons)}). "
+            f"{checkpoints[0].parent}: none of the {len(checkpoints)} checkpoints is complete ({'; '.join(reasons)}). "
             f"Restore one from a copy, or start again in another run directory"
         )
     return None
@@ -150,8 +150,8 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def steps_in(folder: Path) -> dict[Path, int]:
     """Path -> steps of every checkpoint in a folder, valid or not, oldest first."""
-    found = {path: int(match[1]) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))}
-    return dict(sorted(found.items(), key=lambda one: one[1]))
+    steps = {path: int(match[1]) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))}
+    return dict(sorted(steps.items(), key=lambda one: one[1]))
 
 
 def save_checkpoint(

@@ -84,25 +84,25 @@ def _remove_dead(temporary: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_folder(place: Path) -> Iterator[Path]:
-    """An empty temporary folder that replaces `place` if the block succeeds. After a kill in between, `sweep` restores the former
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """An empty temporary folder that replaces `folder` if the block succeeds. After a kill in between, `sweep` restores the former
     folder.
     """
-    partial, former = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
+    partial, former = folder.with_name(f".tmp-{folder.name}"), folder.with_name(f".old-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         yield partial
-        if place.exists():
+        if folder.exists():
             shutil.rmtree(former, ignore_errors=True)
-            place.rename(former)
-        partial.rename(place)
-        sync_folder(place.parent)
+            folder.rename(former)
+        partial.rename(folder)
+        sync_folder(folder.parent)
         shutil.rmtree(former, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        if former.exists() and not place.exists():
-            former.rename(place)
+        if former.exists() and not folder.exists():
+            former.rename(folder)
 
 
 def sweep(folder: Path) -> None:

@@ -34,17 +34,17 @@ _BINDING = ("torch", "transformers")  # a resume under other versions of these w
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the libraries that decide a run's numbers."""
     there = installed(_PACKAGES)
-    found = {name.replace("-", "_"): there.get(name, "not installed") for name in _PACKAGES}
-    return {"python": platform.python_version(), **found}
+    libraries = {name.replace("-", "_"): there.get(name, "not installed") for name in _PACKAGES}
+    return {"python": platform.python_version(), **libraries}
 
 
 def installed(names: Sequence[str]) -> dict[str, str]:
     """Name -> version of those packages that are installed."""
-    found = {}
+    by_name = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            by_name[name] = version(name)
+    return by_name
 
 
 def git_state() -> dict[str, Any] | None:
@@ -67,18 +67,18 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def differences(old: Any, new: Any, place: str = "") -> dict[str, tuple[Any, Any]]:
-    """dotted place -> (old, new) of every leaf in which two plain trees differ; what one side lacks is "(absent)"."""
+def differences(old: Any, new: Any, key_path: str = "") -> dict[str, tuple[Any, Any]]:
+    """dotted key path -> (old, new) of every leaf in which two plain trees differ; what one side lacks is "(absent)"."""
     both = (old, new)
     if all(isinstance(tree, list) and all(isinstance(one, dict) for one in tree) for tree in both) and len(old) == len(new):
         old, new = (dict(enumerate(tree)) for tree in both)  # parts in a list, as extras are
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        return {} if old == new and type(old) is type(new) else {place: (old, new)}
-    found: dict[str, tuple[Any, Any]] = {}
+        return {} if old == new and type(old) is type(new) else {key_path: (old, new)}
+    changed: dict[str, tuple[Any, Any]] = {}
     for key in [*old, *(key for key in new if key not in old)]:
-        inner = f"{place}.{key}" if place else str(key)
-        found |= differences(old.get(key, "(absent)"), new.get(key, "(absent)"), inner)
-    return found
+        inner = f"{key_path}.{key}" if key_path else str(key)
+        changed |= differences(old.get(key, "(absent)"), new.get(key, "(absent)"), inner)
+    return changed
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -87,8 +87,8 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[s
     A key that is null on one side and absent on the other is none: an optional part that is not set is recorded as null, and
     versions differ in the parts that a method can have.
     """
-    found = differences(binding(old), binding(new))
-    return {place: pair for place, pair in found.items() if pair not in ((None, "(absent)"), ("(absent)", None))}
+    changed = differences(binding(old), binding(new))
+    return {key_path: pair for key_path, pair in changed.items() if pair not in ((None, "(absent)"), ("(absent)", None))}
 
 
 def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,26 +123,26 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     old = read_record(path, _SHAPE, CheckpointError)
     if old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; use another directory")
-    found, code = _binding_differences(old, new), _code_differences(old, new)
-    before, wanted = found.get("steps", (None, None))
-    more = set(found) == {"steps"} and isinstance(before, int) and wanted > before
+    changed, code = _binding_differences(old, new), _code_differences(old, new)
+    before, wanted = changed.get("steps", (None, None))
+    more = set(changed) == {"steps"} and isinstance(before, int) and wanted > before
     longer = more and not _stretched(old["config"])
-    if (fork or set(found) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
+    if (fork or set(changed) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
         raise ConfigError(
-            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are already done according to its checkpoints and "
+            f"{path}: steps: {changed['steps'][0]} -> {wanted}: {there} steps are already done according to its checkpoints and "
             "metrics.jsonl, and a run cannot get shorter, not even with --fork; use another directory (--run) for a shorter run"
         )
-    if found and not (longer or fork):
-        raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
+    if changed and not (longer or fork):
+        raise ConfigError(_explain(path, changed, _stretched(old["config"]) if more else []))
     if code:
-        listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in code.items())
+        listed = ", ".join(f"{key_path} {before} -> {now}" for key_path, (before, now) in code.items())
         warnings.warn(
             f"{path}: continued with another version of sage-rlvr ({listed}); its numbers may differ from those of a single version"
         )
-    if not (found or code):
+    if not (changed or code):
         return old
-    forked = bool(found) and not longer
-    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (found | code).items()}}
+    forked = bool(changed) and not longer
+    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code).items()}}
     facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")}
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
@@ -203,7 +203,7 @@ def _whole(checkpoint: Path) -> bool:
 
 def _steps_there(path: Path) -> int:
     """Steps that a run directory has, by its whole checkpoints and the rows of its metrics."""
-    saved = [number for place, number in steps_in(path / "checkpoints").items() if _whole(place)]
+    saved = [number for checkpoint, number in steps_in(path / "checkpoints").items() if _whole(checkpoint)]
     logged = [int(row["step"]) + 1 for row in read_metrics(path, 0)]
     return max([0, *saved, *logged])
 
@@ -214,33 +214,33 @@ def binding(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    found = config_differences(old["config"], new["config"])
-    found |= differences({"kind": old["kind"], "data": old["data"]}, {"kind": new["kind"], "data": new["data"]})
-    found = {place: pair for place, pair in found.items() if not _only_moved(place, pair, old["data"], new["data"])}
+    changed = config_differences(old["config"], new["config"])
+    changed |= differences({"kind": old["kind"], "data": old["data"]}, {"kind": new["kind"], "data": new["data"]})
+    changed = {key_path: pair for key_path, pair in changed.items() if not _only_moved(key_path, pair, old["data"], new["data"])}
     before, now = ({name: facts["versions"].get(name) for name in _BINDING} for facts in (old, new))
-    return found | differences(before, now, "versions")
+    return changed | differences(before, now, "versions")
 
 
-def _only_moved(place: str, pair: tuple[Any, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _only_moved(key_path: str, pair: tuple[Any, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether a difference is that of a file or policy that lies elsewhere, with the same content by the hashes of both records."""
-    known = _content(place, old)
-    if not known or known != _content(place, new):
+    known = _content(key_path, old)
+    if not known or known != _content(key_path, new):
         return False
-    if _SOURCE.fullmatch(place):
+    if _SOURCE.fullmatch(key_path):
         return not any(_OF_THE_RUN.fullmatch(str(value)) for value in pair)
     names = {Path(value).name if isinstance(value, str) else value for value in pair}
-    return len(names) == 1 or place in ("model", "base_model") or place.startswith("data.data.")
+    return len(names) == 1 or key_path in ("model", "base_model") or key_path.startswith("data.data.")
 
 
-def _content(place: str, data: Mapping[str, Any]) -> Any:
+def _content(key_path: str, data: Mapping[str, Any]) -> Any:
     """The recorded hashes of what a path at a place of the configuration, or a key of the files, stands for; None for no path."""
-    if place == "model":
+    if key_path == "model":
         return data.get("model_sha256")
-    if place == "base_model":
+    if key_path == "base_model":
         return (data.get("reference") or {}).get("sha256")
-    if _SOURCE.fullmatch(place):  # a reference that is the model itself has no hash of its own
+    if _SOURCE.fullmatch(key_path):  # a reference that is the model itself has no hash of its own
         return (data.get("reference") or {}).get("sha256", data.get("model_sha256"))
-    if place in _PATHS or _ANSWERS.fullmatch(place) or place.startswith("data.data."):
+    if key_path in _PATHS or _ANSWERS.fullmatch(key_path) or key_path.startswith("data.data."):
         files = data.get("data") or {}
         return sorted((Path(name).name, str(digest)) for name, digest in files.items()) if isinstance(files, Mapping) else None
     return None
@@ -249,9 +249,9 @@ def _content(place: str, data: Mapping[str, Any]) -> Any:
 def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """This package's version and, where both sides ran from a git tree, its commit: worth a line, not a refusal."""
     name = "sage_rlvr"
-    found = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
+    changed = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
     commits = [(facts.get("git") or {}).get("commit") for facts in (old, new)]
-    return found | (differences(*commits, "git.commit") if all(commits) else {})
+    return changed | (differences(*commits, "git.commit") if all(commits) else {})
 
 
 def _stretched(config: Mapping[str, Any]) -> list[str]:
@@ -260,27 +260,27 @@ def _stretched(config: Mapping[str, Any]) -> list[str]:
     A run that is given more of them would not end as a run that had them from the start.
     """
     rate = config.get("optimizer", {}).get("schedule", "constant")
-    found = [] if rate == "constant" else [f"optimizer.schedule = {rate}"]
-    return found + _schedules(config.get("method"), "method")
+    settings = [] if rate == "constant" else [f"optimizer.schedule = {rate}"]
+    return settings + _schedules(config.get("method"), "method")
 
 
-def _schedules(tree: Any, place: str) -> list[str]:
+def _schedules(tree: Any, key_path: str) -> list[str]:
     if isinstance(tree, list):
-        return [line for n, item in enumerate(tree) for line in _schedules(item, f"{place}.{n}")]
+        return [line for n, item in enumerate(tree) for line in _schedules(item, f"{key_path}.{n}")]
     if not isinstance(tree, Mapping):
         return []
-    here = [f"{place} = {tree['name']}"] if tree.get("name") in STRETCHED else []
-    return here + [line for key, item in tree.items() for line in _schedules(item, f"{place}.{key}")]
+    here = [f"{key_path} = {tree['name']}"] if tree.get("name") in STRETCHED else []
+    return here + [line for key, item in tree.items() for line in _schedules(item, f"{key_path}.{key}")]
 
 
-def _explain(path: Path, found: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
-    lines = "".join(f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items())
+def _explain(path: Path, changed: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
+    lines = "".join(f"\n  {key_path}: {json.dumps(old)} -> {json.dumps(new)}" for key_path, (old, new) in changed.items())
     advice = "Use the recipe of the existing run, or another directory (only more steps would be allowed)"
     if stretched:
         advice = (
             f"More steps would change the existing ones, because {', '.join(stretched)} depends on the total number of "
             "steps; use another directory for a longer run"
         )
-    elif set(found) == {"steps"}:
+    elif set(changed) == {"steps"}:
         advice = "A run can get more steps but not fewer; use another directory for a shorter run"
     return f"{path}: this directory contains another run:{lines}\n{advice}; --fork continues it under the new settings."

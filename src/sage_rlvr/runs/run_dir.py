@@ -138,8 +138,8 @@ class RunDir:
         Damaged ones are reported (a warning that names file and reason) and skipped; CheckpointError if all are.
         """
         steps = steps_in(self.path / CHECKPOINTS)
-        found = newest_complete(list(steps))
-        return None if found is None else Checkpoint(steps[found], found, read_json(found / STATE, error=CheckpointError))
+        newest = newest_complete(list(steps))
+        return None if newest is None else Checkpoint(steps[newest], newest, read_json(newest / STATE, error=CheckpointError))
 
     # ---- metrics
 
@@ -252,8 +252,8 @@ class RunDir:
         lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row per step
         known = "" if count is None else f"{count} rows existed at step {step}, {len(kept)} are left; "
         which = ", ".join(map(str, lost[:5])) + ", ..." * (len(lost) > 5)
-        said = f"the numbers of step {which} are lost" if lost else "the others are lost"
-        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if possible", stacklevel=3)
+        detail = f"the numbers of step {which} are lost" if lost else "the others are lost"
+        warnings.warn(f"{self.metrics_path}: {known}{detail}; restore the file from a copy if possible", stacklevel=3)
         return sorted([*kept, *({"step": number} for number in lost)], key=lambda row: row["step"])
 
 

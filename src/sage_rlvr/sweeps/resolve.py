@@ -167,12 +167,12 @@ def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, e
     for key, _ in edits:
         places.pop(place_of(key), None)
     lines = []
-    for issue in error.told or (Told(problem=str(error)),):
+    for issue in error.issues or (Told(problem=str(error)),):
         where: tuple[str, ...] = ("arms", arm)
         by_design = [key_path for key_path in issue.edited if key_path in places]
         if issue.written in places:
             where = places[issue.written]
-            issue = replace(issue, source="", place=(where[-2], *issue.place))
+            issue = replace(issue, source="", key_path=(where[-2], *issue.key_path))
         elif by_design:
             names = ", ".join(f"{places[key_path][-2]}.{dotted(key_path)}" for key_path in by_design)
             others = tuple(key_path for key_path in issue.edited if key_path not in places)

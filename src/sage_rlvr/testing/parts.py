@@ -70,8 +70,8 @@ def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: 
     groups = {"all_right": torch.ones(5, size), "all_wrong": torch.zeros(5, size), "none_right": None}
     for name, dead in groups.items():
         wanted, rows = getattr(declared, name), []
-        for index, (beside, differing) in enumerate(zip(steps, none, strict=True)):
-            rewards = torch.cat([differing if dead is None else dead, beside])
+        for index, (others, differing) in enumerate(zip(steps, none, strict=True)):
+            rewards = torch.cat([differing if dead is None else dead, others])
             try:
                 rows.append(_paid(kind, part, rewards, seed + index)[:5])
             except DataError:
@@ -228,8 +228,8 @@ def _check_reward_source(source: RewardSource) -> None:
         known = None if source.baseline == "none" else before[rows]
         return Substituted(leaf, mask[rows], known, mask[rows].any(dim=1), torch.tensor([0, 10, 3, 0])[rows])
 
-    earned, alone = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
-    for whole, one in ((earned.rewards, alone.rewards), (earned.support, alone.support)):
+    earned, single = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
+    for whole, one in ((earned.rewards, single.rewards), (earned.support, single.support)):
         assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
             "(B,) finite float32"
         )

@@ -126,15 +126,16 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
     return [loop.problems[i] for i in numbers]
 
 
-def chosen_by(extra: Extra, loop: Loop, asked: list[int], step: int) -> list[int]:
-    """Places of the problems that an extra asks instead of `asked`. ConfigError unless they are as many, each within the list."""
+def chosen_by(extra: Extra, loop: Loop, selected: list[int], step: int) -> list[int]:
+    """Places of the problems that an extra asks instead of `selected`. ConfigError unless they are as many, each in the list."""
     state, total = extra.own_state(loop.parts), len(loop.problems)
-    places: list[int] = extra.before_rollout(torch.tensor(asked), loop.problem_ids, step, loop.key, state).tolist()
-    if len(places) != len(asked) or not all(0 <= place < total for place in places):
+    chosen: list[int] = extra.before_rollout(torch.tensor(selected), loop.problem_ids, step, loop.key, state).tolist()
+    if len(chosen) != len(selected) or not all(0 <= index < total for index in chosen):
         raise ConfigError(
-            f"{type(extra).__name__}.before_rollout must return {len(asked)} places among the {total} problems, got {places!r:.80}"
+            f"{type(extra).__name__}.before_rollout must return {len(selected)} places among the {total} problems, "
+            f"got {chosen!r:.80}"
         )
-    return places
+    return chosen
 
 
 def draw_rollout(
@@ -176,7 +177,7 @@ def sampled(
 def pairs_of(loop: Loop, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Said]]:
     """Each completion of a rollout behind its problem, whose `len(tokens) / len(problems)` completions follow one another."""
     size = len(rollout.tokens) // len(problems)
-    return [(problems[i // size], said) for i, said in enumerate(said_in(loop.tokens, rollout))]
+    return [(problems[i // size], completion) for i, completion in enumerate(said_in(loop.tokens, rollout))]
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
@@ -210,7 +211,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
-    ids = [answer_id(loop.task.answer_key(problem, said)) for problem, said in pairs_of(loop, problems, rollout)]
+    ids = [answer_id(loop.task.answer_key(problem, completion)) for problem, completion in pairs_of(loop, problems, rollout)]
     return torch.tensor(ids, device=rollout.tokens.device).reshape(len(problems), -1)
 
 

@@ -51,7 +51,7 @@ class Listed(Extra):
     def files(self) -> tuple[str, ...]:
         return (self.table,)
 
-    def before_rollout(self, asked: Tensor, problems: Tensor, step: int, key: Any, state: Any) -> Tensor:
+    def before_rollout(self, selected: Tensor, problems: Tensor, step: int, key: Any, state: Any) -> Tensor:
         return torch.tensor(json.loads(Path(self.table).read_text()))
 
 

@@ -66,8 +66,8 @@ class Dead:
     none_right: Paid = "compared"
 
     def __str__(self) -> str:
-        found = ((name.replace("_", " "), getattr(self, name)) for name in ("all_right", "all_wrong", "none_right"))
-        return ", ".join(f"{name}: {paid if isinstance(paid, str) else f'{paid:g}'}" for name, paid in found)
+        cases = ((name.replace("_", " "), getattr(self, name)) for name in ("all_right", "all_wrong", "none_right"))
+        return ", ".join(f"{name}: {value if isinstance(value, str) else f'{value:g}'}" for name, value in cases)
 
 
 def silent_of_labels(part: Any, size: int) -> Dead:

@@ -113,17 +113,17 @@ class PlaceboRight(Advantage):
         return replace(self.advantage.dead(size), none_right="refused")
 
     def __call__(self, rewards: Groups, seen: Seen, step: int, key: Key) -> Groups:
-        paid, right = self._paid(rewards, seen)
+        advantages, right = self._paid(rewards, seen)
         rows = seen.require("rows", "PlaceboRight")
         words = key.bits(step, "placebo_right/order", rows.reshape(-1), 0).reshape(rows.shape)
         # from the order of row numbers to that of the words: both are the rows' own, wherever in the group they stand
         given, taken = chosen_first(right, rows), chosen_first(right, words)
-        return torch.where(right, paid.scatter(1, taken, paid.gather(1, given)), paid)
+        return torch.where(right, advantages.scatter(1, taken, advantages.gather(1, given)), advantages)
 
     def expected(self, rewards: Groups, seen: Seen) -> Groups:
         """The mean over the draws: each right completion earns the mean of the group's right ones."""
-        paid, right = self._paid(rewards, seen)
-        return torch.where(right, mean_where(paid, right.float()), paid)
+        advantages, right = self._paid(rewards, seen)
+        return torch.where(right, mean_where(advantages, right.float()), advantages)
 
     def _paid(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
         """(P, G) what the permuted advantage pays, and which completions are right."""
@@ -133,5 +133,5 @@ class PlaceboRight(Advantage):
             advice="it permutes among right completions, so verdicts must be 0 or 1: use a verifier with right and wrong, or "
             f"{type(self.advantage).__name__} without its placebo",
         )  # fmt: skip
-        paid: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))
-        return paid, labels == 1
+        advantages: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))
+        return advantages, labels == 1

@@ -111,13 +111,13 @@ class Extra(Part):
         files = ()
 
     def before_rollout(
-        self, asked: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState
+        self, selected: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState
     ) -> Int[Tensor, " P"]:
         """Places of the P problems that the step asks, among `problems`, the ids of all N training problems.
 
-        asked: those that it would ask otherwise. An id is that of `Seen.problems`.
+        selected: those that it would ask otherwise. An id is that of `Seen.problems`.
         """
-        return asked
+        return selected
 
     def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
         """The rewards that the advantage reads, of those that the verifier and the extras before it gave."""
@@ -248,7 +248,7 @@ class Extra(Part):
 
 def check_extra_class(who: str, part: Any) -> object:
     """ConfigError unless the class is an `Extra` with an equation and at least one hook, or of a kind and without other hooks."""
-    found = _check_declared(who, part)
+    needs = _check_declared(who, part)
     hooks = ("before_rollout", "after_rewards", "on_advantages", "on_loss")
     kind = declared_kind(part)
     own = [hook for hook in hooks if getattr(part, hook) is not getattr(kind or Extra, hook)]
@@ -259,7 +259,7 @@ def check_extra_class(who: str, part: Any) -> object:
             f"{who}: {part.__name__} is a {kind.__name__}, whose equation would not show its {own[0]}; put {own[0]} into an "
             "extra of its own"
         )
-    return found
+    return needs
 
 
 def declared_kind(part: type[Extra]) -> type[Extra] | None:

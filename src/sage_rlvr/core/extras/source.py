@@ -102,8 +102,8 @@ class RewardSource(Extra):
 def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:
     """How often the most frequent n-gram of counted tokens stands in each row; 0 where a row has fewer than n."""
     rows = [row[kept].unfold(0, n, 1) if int(kept.sum()) >= n else None for row, kept in zip(tokens, mask, strict=True)]
-    found = [0 if grams is None else int(torch.unique(grams, dim=0, return_counts=True)[1].max()) for grams in rows]
-    return torch.tensor(found, device=tokens.device)
+    counts = [0 if grams is None else int(torch.unique(grams, dim=0, return_counts=True)[1].max()) for grams in rows]
+    return torch.tensor(counts, device=tokens.device)
 
 
 def rank_metrics(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> dict[str, float]:
@@ -112,8 +112,8 @@ def rank_metrics(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> d
     `reward/auc` over all pairs of the step; `reward/auc_in_groups` over pairs of one group, all that advantages within groups
     see. Each is left out where it has no pair.
     """
-    found = {"reward/auc": _auc(rewards.reshape(1, -1), right.reshape(1, -1)), "reward/auc_in_groups": _auc(rewards, right)}
-    return {name: value for name, value in found.items() if value is not None}
+    metrics = {"reward/auc": _auc(rewards.reshape(1, -1), right.reshape(1, -1)), "reward/auc_in_groups": _auc(rewards, right)}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _auc(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> float | None:

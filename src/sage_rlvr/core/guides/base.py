@@ -181,10 +181,10 @@ def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
 def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
     """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
     ordered = torch.where(mask, values, math.inf).sort(dim=1).values  # inf: what is not counted comes last
-    place = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
-    below = place.floor().long()
-    low, high = ordered.gather(1, below), ordered.gather(1, place.ceil().long())
-    return torch.where(low == high, low, torch.lerp(low, high, place - below))  # lerp of inf and inf is NaN: a row without tokens
+    rank = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
+    below = rank.floor().long()
+    low, high = ordered.gather(1, below), ordered.gather(1, rank.ceil().long())
+    return torch.where(low == high, low, torch.lerp(low, high, rank - below))  # lerp of inf and inf is NaN: a row without tokens
 
 
 def require_source(guide: str, signal: str) -> None:

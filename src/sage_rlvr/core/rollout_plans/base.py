@@ -95,11 +95,11 @@ _check_plan = check_part(RolloutPlan, "the groups that are kept")
 
 def check_plan(who: str, part: Any) -> object:
     """ConfigError for a class that is no rollout plan, or that has a second stage and does not inherit `Staged`."""
-    found = _check_plan(who, part)
+    needs = _check_plan(who, part)
     if hasattr(part, "extra"):
         declares = "baseline, max_completions and note, since extra makes a second stage"
         check_inherits(who, part, Staged, f"{HOME}.rollout_plans", declares)
-    return found
+    return needs
 
 
 ROLLOUT_PLANS: Registry[type] = Registry(

@@ -188,9 +188,9 @@ class GuidedStages(Stages):
     def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
         """Completions of the second stage, (P,): `each`, or what there is room for, where no reward is above 0."""
         room = self.room(rewards.shape[1])
-        found = torch.where((rewards <= 0).all(dim=1), min(self.each, room), 0)
-        return self.in_stages(found, room)
+        counts = torch.where((rewards <= 0).all(dim=1), min(self.each, room), 0)
+        return self.in_stages(counts, room)
 
-    def weights(self, asked: Float[Tensor, " B"], drawn: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    def weights(self, unguided: Float[Tensor, " B"], drawn: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """w of completions, from their log-probs under the prompt x and under the prompt that drew them, sums over own tokens."""
-        return torch.ones_like(asked) if self.clip is None else (asked - drawn).exp().clamp(max=self.clip)
+        return torch.ones_like(unguided) if self.clip is None else (unguided - drawn).exp().clamp(max=self.clip)

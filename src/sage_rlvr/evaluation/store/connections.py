@@ -41,8 +41,8 @@ def connect(file: Path, patience_s: float) -> sqlite3.Connection:
     patience_s: a statement that waits longer for a lock raises sqlite3.OperationalError.
     """
     with _guard:
-        place = os.stat(file)
-        key = (place.st_dev, place.st_ino)
+        stat = os.stat(file)
+        key = (stat.st_dev, stat.st_ino)
         if not _open[key]:
             check_log(file)
         fixed = not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists()

@@ -82,10 +82,10 @@ def _wal_ids(log: BinaryIO) -> list[int]:
     page = int.from_bytes(opening[8:12], "big")
     page = 1 << 16 if page == 1 else page
     while len(frame := log.read(_FRAME)) == _FRAME and frame[8:16] == opening[16:24]:  # other salts: what an older log left
-        place = log.tell()
-        if frame[:4] == _PAGE_1 and (known := _id_at(log, place)) is not None:
+        offset = log.tell()
+        if frame[:4] == _PAGE_1 and (known := _id_at(log, offset)) is not None:
             ids.append(known)
-        log.seek(place + page)
+        log.seek(offset + page)
     return ids
 
 
@@ -97,10 +97,10 @@ def _journal_ids(log: BinaryIO) -> list[int]:
     sector, page = (int.from_bytes(opening[at : at + 4], "big") for at in (20, 24))
     log.seek(sector)
     while len(number := log.read(4)) == 4:
-        place = log.tell()
-        if number == _PAGE_1 and (known := _id_at(log, place)) is not None:
+        offset = log.tell()
+        if number == _PAGE_1 and (known := _id_at(log, offset)) is not None:
             return [known, _after(known)]
-        log.seek(place + page + 4)  # a checksum follows each page
+        log.seek(offset + page + 4)  # a checksum follows each page
     return []
 
 

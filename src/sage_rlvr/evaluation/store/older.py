@@ -15,7 +15,7 @@ OLDER = (2, 3)
 VERDICTS = "(SELECT v.*, p.who, p.at FROM verdicts v LEFT JOIN passes p ON p.pass = v.pass)"
 """The table `verdicts` of format 4 in an older store."""
 
-_HASHED = {  # rows -> their place, and their columns in the order of the hash; samples of format 2 have no turns
+_HASHED = {  # rows -> their key, and their columns in the order of the hash; samples of format 2 have no turns
     "meta": (("key",), ("key", "value")),
     "samples": (
         ("problem", "sample"),
@@ -37,15 +37,15 @@ def has_table(db: sqlite3.Connection, name: str) -> bool:
 def changed_row(db: sqlite3.Connection) -> str | None:
     """The table and place of the first row that does not have its hash, for a message: 63 bits of SHA-256 of its values, each
     behind its length."""
-    for source, (place, names) in _HASHED.items():
+    for source, (key_columns, names) in _HASHED.items():
         table = source.split()[0]
         known = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
         hashed = [name for name in names if name in known]
-        for sha, *row in db.execute(f"SELECT sha, {', '.join((*hashed, *place))} FROM {source}") if known else ():
+        for sha, *row in db.execute(f"SELECT sha, {', '.join((*hashed, *key_columns))} FROM {source}") if known else ():
             values = [value if isinstance(value, bytes) else repr(value).encode() for value in row[: len(hashed)]]
             if sha != sha_63(b"".join(len(value).to_bytes(8, "little") + value for value in values)):
                 at = [unescape(value) if isinstance(value, str) else value for value in row[len(hashed) :]]
-                return f"a row of {table} ({', '.join(f'{name} {value!r}' for name, value in zip(place, at, strict=True))})"
+                return f"a row of {table} ({', '.join(f'{name} {value!r}' for name, value in zip(key_columns, at, strict=True))})"
     return None
 
 

@@ -88,11 +88,11 @@ def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, sourc
         anchor: Any = _anchor_of_args(guide, args, source or "sft")  # type: ignore[arg-type]  # one of both is there
     else:
         anchor = method.anchor
-        beside = (
+        two_sources = (
             f"SageTrainer: source = {source!r} together with method={method.name}, whose KL term already has a source; "
             f"set it in the method: {making(method, f'source={source!r}')}."
         )
-        refuse((source is not None, beside))
+        refuse((source is not None, two_sources))
         check_agreement(method, args)
         check_release(method, args)
     if anchor is None or anchor.is_off:

@@ -208,11 +208,11 @@ def notes(config: TrainConfig) -> Iterator[str]:
 
 def _check(config: TrainConfig) -> None:
     base, lora = config.base_model, config.engine.lora
-    alone = [key for key in flattened(config.engine.args) if "." not in key.lstrip("+")]
+    undotted = [key for key in flattened(config.engine.args) if "." not in key.lstrip("+")]
     refuse(
         (
-            alone,
-            f"engine.args.{', '.join(alone)}: not a field of verl, whose fields belong to a node, as in "
+            undotted,
+            f"engine.args.{', '.join(undotted)}: not a field of verl, whose fields belong to a node, as in "
             "trainer.n_gpus_per_node; set engine.args to fields of verl: --engine.args "
             "'{trainer.n_gpus_per_node: 8}' replaces those of the recipe",
         ),

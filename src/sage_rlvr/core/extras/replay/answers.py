@@ -73,20 +73,20 @@ class Answers:
     ) -> Answers:
         """The right ones of P groups of G completions, B = P * G. DataError for a reward other than 0 and 1."""
         require_binary(rewards, "the buffer", "rewards of 0 and 1, because it stores right answers")
-        known, place = torch.unique(problems, return_inverse=True)
+        known, index = torch.unique(problems, return_inverse=True)
         size, right = rewards.shape[1], rewards > 0
         zeros = torch.zeros_like(known)
-        seen = zeros.index_add(0, place, torch.full_like(place, size))
-        hits = zeros.index_add(0, place, right.sum(1))
+        seen = zeros.index_add(0, index, torch.full_like(index, size))
+        hits = zeros.index_add(0, index, right.sum(1))
         rows = right.reshape(-1).nonzero()[:, 0]
-        counted, paid = mask[rows], torch.zeros(rewards.shape) if advantages is None else advantages
+        counted, advantage = mask[rows], torch.zeros(rewards.shape) if advantages is None else advantages
         return cls(
             problem=problems.repeat_interleave(size)[rows],
             answer=answers.reshape(-1)[rows],
             step=torch.full_like(rows, step),
             found=torch.ones_like(rows),
-            share=1.0 / seen[place].repeat_interleave(size)[rows].float(),
-            advantage=paid.detach().float().reshape(-1)[rows],
+            share=1.0 / seen[index].repeat_interleave(size)[rows].float(),
+            advantage=advantage.detach().float().reshape(-1)[rows],
             lengths=counted.sum(1),
             tokens=torch.where(counted, tokens[rows], 0),
             logps=torch.where(counted, logps[rows].detach().float(), 0.0),
@@ -127,8 +127,8 @@ class Answers:
             return torch.cat([F.pad(one, (0, width - one.shape[1])) if pad else one for one, pad in zip(pair, narrow, strict=True)])
 
         tried = torch.cat([self.tried, other.tried])
-        known, place = torch.unique(tried[:, 0], return_inverse=True)
-        sums = torch.zeros(len(known), 2, dtype=torch.long).index_add(0, place, tried[:, 1:])
+        known, index = torch.unique(tried[:, 0], return_inverse=True)
+        sums = torch.zeros(len(known), 2, dtype=torch.long).index_add(0, index, tried[:, 1:])
         columns = {f.name: both(f.name) for f in fields(self) if f.name not in ("tried", "sampled")}
         return Answers(
             **columns, tried=torch.cat([known[:, None], sums], 1), sampled=self.sampled + other.sampled
@@ -138,9 +138,9 @@ class Answers:
         """(right + 1) / (tried + 2) of each problem, float64: one half where nothing is known."""
         if not len(self.tried):
             return torch.full((len(problems),), 0.5, dtype=torch.float64)
-        place = torch.searchsorted(self.tried[:, 0].contiguous(), problems).clamp(max=len(self.tried) - 1)
-        there = self.tried[place, 0] == problems
-        tried, right = (torch.where(there, self.tried[place, i], 0).double() for i in (1, 2))
+        index = torch.searchsorted(self.tried[:, 0].contiguous(), problems).clamp(max=len(self.tried) - 1)
+        there = self.tried[index, 0] == problems
+        tried, right = (torch.where(there, self.tried[index, i], 0).double() for i in (1, 2))
         return (right + 1) / (tried + 2)
 
 
@@ -160,42 +160,42 @@ class Bounds:
         rest = replace(kept.take(~touched), tried=kept.tried[:0], sampled=torch.tensor(0))
         return self._pooled(rest.joined(fresh))
 
-    def _distinct(self, found: Answers) -> Answers:
+    def _distinct(self, answers: Answers) -> Answers:
         """Each answer of a prompt once, where it first stood."""
-        if not len(found):
-            return found
-        entry = torch.arange(len(found))
-        pairs = torch.stack([found.problem, found.answer], 1)
+        if not len(answers):
+            return answers
+        entry = torch.arange(len(answers))
+        pairs = torch.stack([answers.problem, answers.answer], 1)
         kinds, of = torch.unique(pairs, dim=0, return_inverse=True)
         preferred = {
             "first": entry,
-            "newest": -found.step,
-            "shortest": found.lengths,
-            "likeliest": -found.sequence_logps,
+            "newest": -answers.step,
+            "shortest": answers.lengths,
+            "likeliest": -answers.sequence_logps,
         }[self.representative]
         order = sorted_by(of, preferred, entry)
         chosen = order[_first_of_runs(of[order])]  # by kind, ascending
-        same_rollout = found.step == found.step[chosen][of]
-        share = torch.zeros(len(kinds)).index_add(0, of, torch.where(same_rollout, found.share, 0.0))
-        count = torch.zeros(len(kinds), dtype=torch.long).index_add(0, of, found.found)
-        first = torch.full((len(kinds),), len(found)).scatter_reduce(0, of, entry, "amin")
-        once = replace(found.take(chosen), share=share, found=count)
+        same_rollout = answers.step == answers.step[chosen][of]
+        share = torch.zeros(len(kinds)).index_add(0, of, torch.where(same_rollout, answers.share, 0.0))
+        count = torch.zeros(len(kinds), dtype=torch.long).index_add(0, of, answers.found)
+        first = torch.full((len(kinds),), len(answers)).scatter_reduce(0, of, entry, "amin")
+        once = replace(answers.take(chosen), share=share, found=count)
         return once.take(first.argsort())
 
-    def _bounded(self, found: Answers) -> Answers:
-        entry = torch.arange(len(found))
-        stays = {"oldest": -found.step, "newest": entry, "commonest": found.found}[self.evict]
-        return found.take(_rank(found.problem, stays, entry) < self.answers)
+    def _bounded(self, answers: Answers) -> Answers:
+        entry = torch.arange(len(answers))
+        stays = {"oldest": -answers.step, "newest": entry, "commonest": answers.found}[self.evict]
+        return answers.take(_rank(answers.problem, stays, entry) < self.answers)
 
-    def _pooled(self, found: Answers) -> Answers:
-        if len(found) <= self.pool:
-            return found
-        problems, of = torch.unique(found.problem, return_inverse=True)
+    def _pooled(self, answers: Answers) -> Answers:
+        if len(answers) <= self.pool:
+            return answers
+        problems, of = torch.unique(answers.problem, return_inverse=True)
         if len(problems) <= self.pool:
-            return found
-        last = torch.full((len(problems),), -2).scatter_reduce(0, of, found.step, "amax")
+            return answers
+        last = torch.full((len(problems),), -2).scatter_reduce(0, of, answers.step, "amax")
         stay = sorted_by(-last, problems)[: self.pool]
-        return found.take(torch.isin(found.problem, problems[stay]))
+        return answers.take(torch.isin(answers.problem, problems[stay]))
 
 
 def drawn(
@@ -236,11 +236,11 @@ def _rank(groups: Tensor, *keys: Tensor) -> Int[Tensor, " N"]:
     """Place of each row among those of its group, by `keys`."""
     order = sorted_by(groups, *keys)
     starts = _first_of_runs(groups[order])
-    place = torch.arange(len(order))
-    begun = torch.zeros_like(place)
-    begun[starts] = place[starts]
-    rank = torch.empty_like(place)
-    rank[order] = place - begun.cummax(0).values if len(place) else place
+    position = torch.arange(len(order))
+    begun = torch.zeros_like(position)
+    begun[starts] = position[starts]
+    rank = torch.empty_like(position)
+    rank[order] = position - begun.cummax(0).values if len(position) else position
     return rank
 
 

@@ -74,9 +74,9 @@ class OverlongShaping(Extra):
     def _require_share(self, rewards: Groups) -> None:
         wrong = (~((rewards >= 0) & (rewards <= 1))).nonzero()
         if len(wrong):
-            place = tuple(wrong[0].tolist())
+            index = tuple(wrong[0].tolist())
             raise DataError(
-                f"OverlongShaping: the reward at {place} (prompt, completion) is {float(rewards[place]):g}; "
+                f"OverlongShaping: the reward at {index} (prompt, completion) is {float(rewards[index]):g}; "
                 "signed=True maps 0..1 to -1..+1 and would map it outside of that: pass the verifier's 0 and 1, or "
                 "set signed=False."
             )

@@ -69,10 +69,10 @@ def weights_of(
     factor, moved = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     shape = tuple(signals.mask.shape)
     if not (isinstance(factor, Tensor) and tuple(factor.shape) == shape and isinstance(moved, Mapping)):
-        found = f"a tensor {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.80}"
+        got = f"a tensor {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.80}"
         raise ConfigError(
             f"{type(weight).__name__}.token_weights must return two values, a tensor {shape} and the state (the given one if it "
-            f"has none), got {found}"
+            f"has none), got {got}"
         )
     return factor, weight.moved(state, moved)
 
