@@ -80,7 +80,7 @@ test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m slow --durations=20 $(ARGS)
 
 test-all: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
