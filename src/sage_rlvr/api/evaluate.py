@@ -437,7 +437,7 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
     if is_store(path):
         with SampleStore.open(path) as store:
-            policy_path, name = store.place(), store.identity.model
+            policy_path, name = store.policy_path(), store.identity.model
         if policy_path is None:
             raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
         return replace(run, policy=name, model=policy_path, store=path, **own)

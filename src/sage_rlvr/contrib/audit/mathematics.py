@@ -80,11 +80,11 @@ def head(
     task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> str:
     """What `cases` looks at, in words."""
-    read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
+    read = ", ".join(f"{form.name} ({_location_label(form, answer_in)})" for form in forms)
     return f"{len(task.problems())} rows ({task.whose}{task.taken}); formats and where the answer is read: {read}"
 
 
-def _place(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
+def _location_label(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
     location = answer_in or form.answer_in
     return f"tag {form.tag}" if location == "tag" else location.replace("_", " ")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import SageError
 from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
-from sage_rlvr.evaluation.store import AskedProblem, Sample, SampleStore
+from sage_rlvr.evaluation.store import PromptAndGold, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, turns_in, unescape, unmarked
 from sage_rlvr.evaluation.store.schema import TURNS
 from sage_rlvr.extras import advice
@@ -65,7 +65,7 @@ class SampleSet:
     guide: str | None = None
     temperature: float = 1.0
     limit: int | None = None
-    questions: Mapping[str, AskedProblem] = field(default_factory=dict)
+    questions: Mapping[str, PromptAndGold] = field(default_factory=dict)
     plain: bool = False
 
     @property
@@ -246,7 +246,7 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 def _places(store: SampleStore) -> list[str]:
     """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
-    named = [source for source in (store.place(), store.identity.model) if source]
+    named = [source for source in (store.policy_path(), store.identity.model) if source]
     cached = [folder for source in named if (folder := cached_folder(source)) is not None]
     folders = dict.fromkeys(str(folder) for folder in (*runs, *map(folder_of, named), *cached) if folder.is_dir())
     return [*folders, "embedded"]
@@ -338,12 +338,12 @@ def _answer(s: Sample) -> str | None:
     return None if answer is None or answer == s.text[:LONGEST] else visible(answer)[:200]
 
 
-def _questions(one: SampleSet) -> dict[str, AskedProblem]:
+def _questions(one: SampleSet) -> dict[str, PromptAndGold]:
     """Of the problems that have samples on the page."""
     return {s.problem: one.questions[s.problem] for s, _ in one.shown if s.problem in one.questions}
 
 
-def _asked(question: AskedProblem, index_of: Callable[[str, str], int]) -> tuple[int, int | None]:
+def _asked(question: PromptAndGold, index_of: Callable[[str, str], int]) -> tuple[int, int | None]:
     """The places of a prompt and of a gold; None without a gold."""
     gold = None if question.gold is None else index_of("golds", question.gold[:LONGEST])
     return index_of("prompts", question.prompt[:LONGEST]), gold
