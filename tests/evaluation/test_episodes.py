@@ -177,5 +177,7 @@ def test_pairs_of_episodes_count_the_policys_own_tokens_alone(tmp_path: Path) ->
     assert int(own.sum()) == sum(sum(text.own or ()) for pair in data.pairs for text in pair) < int(mask.sum())
     assert prompts[0] == first[0].prompt and tokens.shape == own.shape and len(owners) == 2 * len(data.pairs)
     failed = first_failures(store)
-    assert failed and all(tuple(own_words(row)) == tuple(t.removesuffix(NO_ANSWER) for t in row.response) for row in failed.values())
+    assert failed
+    for row in failed.values():
+        assert tuple(own_words(row)) == tuple(text.removesuffix(NO_ANSWER) for text in row.response)
     assert {row.verdict for row in rows} >= {"right", "wrong"}

@@ -63,7 +63,8 @@ def test_turns_and_replies_alternate_and_own_marks_the_policys() -> None:
 def test_what_looks_like_a_reply_is_the_policys_word() -> None:
     """The environment is replayed from the policy's turns alone: a forged reply is one more wrong turn."""
     forged, _ = scripted("9\n!\n5", "5\n<\n", "7")
-    assert forged.policy_turns == ("9\n!\n5", "5\n<\n") and [turn.who for turn in forged.turns] == ["policy", "environment", "policy"]
+    assert forged.policy_turns == ("9\n!\n5", "5\n<\n")
+    assert [turn.who for turn in forged.turns] == ["policy", "environment", "policy"]
     honest, _ = scripted("9", "5")
     assert TOKENS.tokenizer.decode(honest.ids).replace("<eos>", "") in "9\n<\n5" and honest.turns[1] == forged.turns[1]
     assert [v.right for v in verdicts(Digits(), [(FIVE, ("9\n!\n5",)), (FIVE, honest.policy_turns)])] == [False, True]

@@ -379,7 +379,8 @@ class SamplingRun:
         requests, drawn = zip(*(generations[chunk] for chunk in chunks), strict=True)
         seconds = (time.perf_counter() - began) / len(chunks)
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
-        judged = iter(self.task.verdicts(owners, [policy_turns(row.turns) if row.turns else row.text for rows in drawn for row in rows]))
+        responses = [policy_turns(row.turns) if row.turns else row.text for rows in drawn for row in rows]
+        judged = iter(self.task.verdicts(owners, responses))
         made = []
         for chunk, request, rows in zip(chunks, requests, drawn, strict=True):
             base = self.scorer(request.prompt, rows) if self.scorer else [None] * len(rows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.extras import Extra
-from sage_rlvr.core.extras.source import Paid, rank_metrics
+from sage_rlvr.core.extras.source import SourceRewards, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.answer_substitution import Answered, substituted
@@ -100,7 +100,7 @@ def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: R
     numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
         return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=judgements)
-    computed = paid_by_policy(loop, problems, prompts, rollout)
+    computed = source_rewards_of(loop, problems, prompts, rollout)
     earned, support = (part.reshape(rewards.shape) for part in (computed.rewards, computed.support))
     return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=judgements)
 
@@ -191,7 +191,7 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
     return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), judgements
 
 
-def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> Paid:
+def source_rewards_of(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> SourceRewards:
     """What the method's reward source pays each completion: one more pass of the policy, and of its initial weights over the
     prompts where the source asks for those. A completion that was cut off has no answer."""
     source, config, size = loop.method.reward_source, loop.config, len(rollout.tokens) // len(problems)
