@@ -506,9 +506,9 @@ def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envel
             yield Row(a=name, b=envelope.name, why="envelope", task=first.task, metric=metric, comparison=comparison)
 
 
-def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.Counts]]:
+def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.RightCounts]]:
     """Training seed -> temperature -> (n, right samples (N,))."""
-    tables: dict[int, dict[float, frontiers.Counts]] = {}
+    tables: dict[int, dict[float, frontiers.RightCounts]] = {}
     for row in arm.rows:
         tables.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
     return tables
