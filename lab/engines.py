@@ -11,7 +11,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.runs import writing
-from sage_rlvr.training.engines import ENGINES, SIGNALS, Of, Refuses, Row, Sets, runs_on, table
+from sage_rlvr.training.engines import ENGINES, SIGNALS, EngineRow, Of, Refuses, Sets, runs_on, table
 
 PAGE = "engines.md"
 HEAD = """\
@@ -84,7 +84,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _name(row: Row) -> str:
+def _name(row: EngineRow) -> str:
     return f"`{row.words}`" if isinstance(row.what, type) else row.words
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.row_text import told
+from sage_rlvr.results.row_text import end_of
 from sage_rlvr.safe_io import read_json
 from sage_rlvr.stats.comparison import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
 from sage_rlvr.stats.intervals import Interval
@@ -300,7 +300,7 @@ def _sentences(found: PublishedComparison) -> list[str]:
     head = f"a difference in {cells} (Holm)" if cells else f"no difference {where} (smallest Holm's p = {least:.2f})"
     lines = [f"{found.b} vs {found.a}, these checkpoints on these problems: {head}."]
     for metric, w in found.averages.items():
-        word = told(w.outcome, detected=w.detectable <= DETECTABLE)
+        word = end_of(w.outcome, detected=w.detectable <= DETECTABLE)
         hidden = f"; {detectable_text(w.detectable, w.detectable_high)}" if w.outcome == "tied" else ""
         inside = f"{signed(w.difference)}, 95 % interval {signed(w.low)} to {signed(w.high)}, p = {w.p:.3f}{hidden}"
         lines.append(f"{found.b} vs {found.a}, average {metric}: {word} for these checkpoints ({inside}).")

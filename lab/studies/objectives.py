@@ -45,7 +45,7 @@ class Placed:
         weights = [extra for extra in one.extras if isinstance(extra, TokenWeight)]
         others = [extra for extra in one.extras if extra not in (*paying, *weights)]
         gradient = (one.rollout, *paying, one.advantage, *weights, one.surrogate, *others)
-        named = one.extras if one.is_stored_alone else gradient
+        named = one.extras if one.is_replay_only else gradient
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property

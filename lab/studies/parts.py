@@ -63,7 +63,7 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         if one.name == "advantage" and isinstance(method.surrogate, Pacs):  # its labels, no part of their own
             continue
-        if method.is_stored_alone:  # unread
+        if method.is_replay_only:  # unread
             continue
         named = repr(part) if type(part) is type(neutral) else type(part).__name__
         found[one.name, named] = replace(method, **{one.name: neutral})

@@ -75,7 +75,7 @@ def expected_loss(
     if method.buffer is not None:
         share = method.buffer.weight_at(step, total_steps)
         term = share * stored_loss(method.buffer, listing, logps, advantages, longest, stored)
-    if method.is_stored_alone:
+    if method.is_replay_only:
         return term
     return term + loss_of_means(
         method, listing, logps, advantages, kept, group_size=group_size, step=step, total_steps=total_steps,

@@ -115,7 +115,7 @@ def _with_stored(
     listing = Listing(signals, logs.exp(), rewards)
     loss = method.buffer.weight_at(0, 1) * stored_loss(method.buffer, listing, leaf, torch.tensor(found), 1)
     force = -torch.autograd.grad(loss, leaf)[0][:, 0] / logs.exp()
-    own = torch.zeros(len(found)) if method.is_stored_alone else torch.tensor(found)
+    own = torch.zeros(len(found)) if method.is_replay_only else torch.tensor(found)
     return [float(value) for value in own + force]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Issue:
     """One problem of a configuration, its place as a value. problem: what follows the place, such as " = -1: must be above 0".
 
     key_path: its keys. source: where it, or the nearest mapping around it, was written ("recipe.yaml:7", "--steps"); written: the
@@ -40,7 +40,7 @@ UNJUDGED = (
 class SageError(ValueError):
     """Base class of all errors of this package. issues: the problems of a configuration with their places, if known."""
 
-    issues: tuple[Told, ...] = ()
+    issues: tuple[Issue, ...] = ()
 
 
 class ConfigError(SageError):
@@ -70,7 +70,7 @@ class TrainingDiverged(SageError):
 def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
     """The error "name = value: problem" for one argument. `SageError.issues` has the name (for a nested argument "a.b", or the
     keys) separately, so that the configuration reader can prepend the place of the part."""
-    issue = Told(problem=f" = {short(value)}: {problem}", key_path=tuple(name.split(".")) if isinstance(name, str) else name)
+    issue = Issue(problem=f" = {short(value)}: {problem}", key_path=tuple(name.split(".")) if isinstance(name, str) else name)
     refused = ConfigError(str(issue))
     refused.issues = (issue,)
     return refused

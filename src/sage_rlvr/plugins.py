@@ -90,7 +90,7 @@ def _refuse_code(who: str, location: str, error: BaseException) -> NoReturn:
         raise error
     if isinstance(error, SageError):
         raise type(error)(f"{who}{error}") from error
-    raise ConfigError(f"{who}{location}{_told(error)}") from error
+    raise ConfigError(f"{who}{location}{_message_of(error)}") from error
 
 
 def source_sha256(file: Path) -> str:
@@ -100,13 +100,13 @@ def source_sha256(file: Path) -> str:
     while waiting:
         one = waiting.pop()
         digests[one] = hashlib.sha256(one.read_bytes()).hexdigest()
-        waiting += [other for other in dict.fromkeys(_imports_beside(one, file.parent)) if other not in digests]
+        waiting += [other for other in dict.fromkeys(_local_imports(one, file.parent)) if other not in digests]
     if len(digests) == 1:
         return digests[file]
     return hashlib.sha256("".join(f"{one.name} {digests[one]}\n" for one in sorted(digests)).encode()).hexdigest()
 
 
-def _imports_beside(file: Path, folder: Path) -> Iterator[Path]:
+def _local_imports(file: Path, folder: Path) -> Iterator[Path]:
     """The Python files of a folder that a file imports, as its text says; a package with all its files."""
     try:
         tree = ast.parse(file.read_bytes())
@@ -134,10 +134,10 @@ def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
     try:
         part = entry.load()
     except BaseException as error:
-        path = _place_of(entry.module)
+        path = _module_path(entry.module)
         line = next((f"{file}:{line}: " for file, line in _frames(error) if path and _is_in(file, path)), "")
         _refuse_code(f"{who} cannot be loaded: ", line, error)
-    path = _place_of(entry.module)
+    path = _module_path(entry.module)
     if path is not None:
         dist = entry.dist
         _packages[_top(entry.module)] = Package(dist.name if dist else "?", dist.version if dist else "?", path)
@@ -183,7 +183,7 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _place_of(module: str) -> Path | None:
+def _module_path(module: str) -> Path | None:
     """The folder of a module's package, or its file where it has none; None where there is no file."""
     imported = sys.modules.get(_top(module))
     try:
@@ -272,12 +272,12 @@ def blame(error: BaseException) -> str | None:
         if file.parent in folders or any(_is_in(file, path) for path in packages):
             code = linecache.getline(str(file), line).strip()
             at = f" at `{code}`" if code else ""
-            return f"{file}:{line}: {_told(error)}{at}. {_advice(_kind_of(error))}"
+            return f"{file}:{line}: {_message_of(error)}{at}. {_advice(_kind_of(error))}"
     for file, digest in _loaded.items():
         module = sys.modules.get(_name(file, digest))
         if module is not None and (part := _misused(error, module)) is not None:
             kind = next((kind for one in _bases(part) if (kind := _kinds.get(one))), None)
-            return f"{file}:{_first_line(part)}: {_told(error)}. {_advice(kind)}"
+            return f"{file}:{_first_line(part)}: {_message_of(error)}. {_advice(kind)}"
     return None
 
 
@@ -352,7 +352,7 @@ def _frames(error: BaseException) -> list[tuple[Path, int]]:
     return [(Path(f.filename).resolve(), f.lineno or 1) for f in reversed(frames) if not f.filename.startswith("<")]
 
 
-def _told(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """An exception in a line; of an attribute that is not there its neighbor."""
     near = nearest(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.obj is not None else None
     text = f"{type(error).__name__}: {error}".rstrip(".") + (f"; did you mean {near!r}?" if near else "")

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
+from sage_rlvr.errors import ConfigError, Issue, choose_from, nearest, short, suggest
 from sage_rlvr.paths import ROW_SUFFIXES, KeyPath, anchored
 from sage_rlvr.registry import registry_of
 from sage_rlvr.safe_io import read_text
@@ -480,14 +480,14 @@ def override(tree: Tree, key: str, text: str) -> Tree:
     `x.name` to another name drops the old one's settings, as a mapping with a different name does in `merge`.
     """
     name = "--" + key.lstrip("-")
-    key_path = place_of(key)
+    key_path = key_path_of(key)
     value, _ = _parse(text, name)
     try:
         if not all(key_path):
             raise ConfigError("an override is written --a.b value, for example --optimizer.lr 3e-5")
         edited = Tree(_set(tree, key_path, value), tree.origins)
     except ConfigError as error:
-        issue = Told(problem=f": {error}", key_path=key_path, source=name, written=key_path)
+        issue = Issue(problem=f": {error}", key_path=key_path, source=name, written=key_path)
         refused = ConfigError(str(issue))
         refused.issues = (issue,)
         raise refused from None
@@ -495,7 +495,7 @@ def override(tree: Tree, key: str, text: str) -> Tree:
     return edited
 
 
-def place_of(key: str) -> KeyPath:
+def key_path_of(key: str) -> KeyPath:
     """The place that an override's key names: "--optimizer.max-grad-norm" -> ("optimizer", "max_grad_norm")."""
     return tuple(key.lstrip("-").replace("-", "_").split("."))
 

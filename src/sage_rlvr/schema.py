@@ -26,7 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
+from sage_rlvr.errors import ConfigError, Issue, SageError, choose_from, nearest, short
 from sage_rlvr.recipes import KeyPath, Recipe, Tree, dotted, load, parse_scalar, resolved
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
@@ -67,7 +67,7 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
         issues = [issue for refusal in refusals for issue in refusal.issues()]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
-        issues += [Told(problem=f"created with the plugin {name}, which is not loaded; pass it with --plugin") for name in missing]
+        issues += [Issue(problem=f"created with the plugin {name}, which is not loaded; pass it with --plugin") for name in missing]
         refused = kind("\n".join(dict.fromkeys(map(str, issues))))
         refused.issues = tuple(dict.fromkeys(issues))
         raise refused from error
@@ -291,13 +291,13 @@ class _Refusal:
     def kind(self) -> type[SageError]:
         return type(self.own) if self.own is not None else ConfigError
 
-    def issues(self) -> list[Told]:
+    def issues(self) -> list[Issue]:
         """What is said of it, and where: one thing, or each that the part's own refusal tells."""
         if self.own is None:
             return [self._issue()]
-        return [self._placed(issue) for issue in self.own.issues or (Told(problem=str(self.own)),)]
+        return [self._located(issue) for issue in self.own.issues or (Issue(problem=str(self.own)),)]
 
-    def _issue(self) -> Told:
+    def _issue(self) -> Issue:
         kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
         if kind == "value_error":
             return self._at(self.key_path, f": {context['error']}")
@@ -312,22 +312,22 @@ class _Refusal:
         expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
-    def _at(self, key_path: KeyPath, problem: str) -> Told:
+    def _at(self, key_path: KeyPath, problem: str) -> Issue:
         """The problem with where the value at `key_path`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
         what was edited in it from the command line ("recipe.yaml:7 with --a.b: a")."""
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
         written = next((key_path[:n] for n in range(len(key_path), -1, -1) if key_path[:n] in origins), None)
         deeper = (p for p, o in origins.items() if len(p) > len(key_path) > 0 and p[: len(key_path)] == key_path and o[:2] == "--")
         source = self.where if written is None else origins[written]
-        return Told(problem=problem, key_path=key_path, source=source, written=written, edited=tuple(sorted(deeper)))
+        return Issue(problem=problem, key_path=key_path, source=source, written=written, edited=tuple(sorted(deeper)))
 
-    def _shown(self, problem: str) -> Told:
+    def _shown(self, problem: str) -> Issue:
         value = self.error["input"]
         long = not self.key_path or (isinstance(value, dict) and len(repr(value)) > 60)
         issue = self._at(self.key_path, f"{'' if long else f' = {short(value)}'}: {problem}")
         return issue if issue.source or issue.key_path else dataclasses.replace(issue, source="configuration")
 
-    def _placed(self, own: Told) -> Told:
+    def _located(self, own: Issue) -> Issue:
         """The part's own refusal with file and place in front: its place is one within the part, unless it knows a file."""
         if own.key_path and not own.source:
             return self._at((*self.key_path, *own.key_path), own.problem)
@@ -344,7 +344,7 @@ class _Refusal:
         if near is None and others and nearest(key, below) is None:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"
         if near is None:
-            places = {p[-1]: dotted(p) for p in _places(self.schema)}
+            places = {p[-1]: dotted(p) for p in _key_paths(self.schema)}
             near = below.get(nearest(key, below) or "") or places.get(key) or places.get(nearest(key, places, FAR) or "")
         return f"unknown key{f'; did you mean {near!r}?' if near else '.'} Keys here: {', '.join(keys) or 'none'}"
 
@@ -394,12 +394,12 @@ def _hint(expected: str, tree: Any) -> str:
     return ""
 
 
-def _places(schema: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
+def _key_paths(schema: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
     if dataclasses.is_dataclass(schema) and len(key_path) < 5:
         for name, (hint, _) in parameters(schema).items():  # type: ignore[arg-type]
             yield (*key_path, name)
-            yield from _places(hint, (*key_path, name))
+            yield from _key_paths(hint, (*key_path, name))
 
 
 # ---- values -> tree

@@ -81,7 +81,7 @@ def test_rows_hold_turns_tokens_and_signals_of_the_policys_own(tmp_path: Path) -
     scorer = Scorer.of("base", digit_policy(seed=1)[0], TOKENS, TOKENS)
     store = fill(tmp_path, 8, scorer=scorer, guide=guide_of("branch"))
     rows = store.samples()
-    assert {len(row.said) for row in rows} == {1, 2, 3} and {row.finish for row in rows} == {"stop", "length"}
+    assert {len(row.response) for row in rows} == {1, 2, 3} and {row.finish for row in rows} == {"stop", "length"}
     for row in rows:
         check_row(row)
     lines = report_lines(store)
@@ -96,12 +96,12 @@ def test_rows_hold_turns_tokens_and_signals_of_the_policys_own(tmp_path: Path) -
 def check_row(row: Sample) -> None:
     task, problem = Digits(), TASK.problems[row.problem]
     turns, ids, own = row.turns or (), np.asarray(row.token_ids), own_of(row.turns or ())
-    assert isinstance(row.said, tuple) and row.text == "\n".join(text for _, text, _ in turns)
+    assert isinstance(row.response, tuple) and row.text == "\n".join(text for _, text, _ in turns)
     replies = [text for who, text, _ in turns if who == "environment"]
-    assert replies == [task.reply(problem, row.said[: n + 1]) for n in range(len(replies))]
-    good = task.judge(problem, (*row.said[:-1], judged_text(row.said[-1], row.finish))).right
-    assert row.verdict == ("right" if good else "wrong") and row.reason == f"turn {len(row.said)}"
-    assert not row.said[-1].endswith(NO_ANSWER) and not (good and row.finish == "length")
+    assert replies == [task.reply(problem, row.response[: n + 1]) for n in range(len(replies))]
+    good = task.judge(problem, (*row.response[:-1], judged_text(row.response[-1], row.finish))).right
+    assert row.verdict == ("right" if good else "wrong") and row.reason == f"turn {len(row.response)}"
+    assert not row.response[-1].endswith(NO_ANSWER) and not (good and row.finish == "length")
     prompt, tokens = [TOKENS.encode(task.prompt(problem))], torch.tensor(ids[None]).long()
     plain = score(MODEL, prompt, tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros(1).long(), entropies=True)
     for found, wanted in ((row.rollout_logps, plain.logps), (row.entropies, plain.entropies)):
@@ -119,14 +119,14 @@ def test_a_store_is_judged_again_from_the_policys_turns_alone(tmp_path: Path) ->
             return super().judge(problem, said[:1])
 
     store, strict = fill(tmp_path, 8), choose(Strict(), "test")
-    before = [row.said for row in store.samples()]
+    before = [row.response for row in store.samples()]
     with SampleStore.open(tmp_path) as again:
         assert again.reverify(strict.verdicts, "v2") == 64 == again.reverify(TASK.verdicts, "v3")
         assert again.reverify(strict.verdicts, "v4") == 64
         rows = again.samples()
-    assert [row.said for row in rows] == before
-    cut = [row.finish == "length" and len(row.said) == 1 for row in rows]  # in their first turn, which is then never right
-    digits = [row.said[0][:1] == str(TASK.problems[row.problem].digit) and row.said[0].isascii() for row in rows]
+    assert [row.response for row in rows] == before
+    cut = [row.finish == "length" and len(row.response) == 1 for row in rows]  # in their first turn, which is then never right
+    digits = [row.response[0][:1] == str(TASK.problems[row.problem].digit) and row.response[0].isascii() for row in rows]
     firsts = [said and not short for said, short in zip(digits, cut, strict=True)]
     assert [row.verdict == "right" for row in rows] == firsts and any(firsts)
 
@@ -177,5 +177,7 @@ def test_pairs_of_episodes_count_the_policys_own_tokens_alone(tmp_path: Path) ->
     assert int(own.sum()) == sum(sum(text.own or ()) for pair in data.pairs for text in pair) < int(mask.sum())
     assert prompts[0] == first[0].prompt and tokens.shape == own.shape and len(owners) == 2 * len(data.pairs)
     failed = first_failures(store)
-    assert failed and all(tuple(own_words(row)) == tuple(t.removesuffix(NO_ANSWER) for t in row.said) for row in failed.values())
+    assert failed
+    for row in failed.values():
+        assert tuple(own_words(row)) == tuple(text.removesuffix(NO_ANSWER) for text in row.response)
     assert {row.verdict for row in rows} >= {"right", "wrong"}

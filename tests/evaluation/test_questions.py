@@ -20,7 +20,7 @@ from byte_tokenizer import CHATML, byte_tokenizer
 from command import call, refused, said
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_text import sample_lines
-from sage_rlvr.evaluation.store import AskedProblem, Identity, Sample, SampleStore
+from sage_rlvr.evaluation.store import Identity, PromptAndGold, Sample, SampleStore
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.results import Results
 from sage_rlvr.results.page.samples import data_of, sample_sets
@@ -102,11 +102,11 @@ def test_the_page_has_prompt_gold_entropies_and_q_of_each_sample_of_a_plain_mode
 
 def test_one_sample_whose_tokens_are_another_text_leaves_the_signals_of_the_others(store: Path, tmp_path: Path) -> None:
     with SampleStore.open(store) as old:
-        rows, place = old.samples(), old.place()
+        rows, place = old.samples(), old.policy_path()
         assert place is not None
         with SampleStore.open(tmp_path / "odd", old.identity) as odd:
             odd.commit([replace(row, text="another text") if i == 3 else row for i, row in enumerate(rows)])
-            odd.keep_place(place)
+            odd.keep_policy_path(place)
     data = page_data(tmp_path / "odd")
     assert ["k" in row for row in data["rows"]] == [i != 3 for i in range(16)]
     assert data["rows"][3]["m"] == 1 and data["rows"][3]["t"] == "another text"
@@ -153,7 +153,7 @@ def test_no_text_steers_the_terminal_or_leaves_its_margin(tmp_path: Path) -> Non
     with SampleStore.open(tmp_path, Identity(**names, decoding=law, seed=0, chunk_size=1)) as opened:
         odd = {"problem": f"p\n{ATTACK}", "reason": ATTACK, "answer": ATTACK[:40]}
         opened.commit([Sample(sample=0, text=ATTACK, verdict="wrong", prompt_hash="", finish="length", **odd)])  # type: ignore[arg-type]
-        opened.describe({odd["problem"]: AskedProblem(ATTACK, ATTACK)})
+        opened.describe({odd["problem"]: PromptAndGold(ATTACK, ATTACK)})
         lines = list(sample_lines(opened, width=80))
     assert not any(ord(c) < 32 or c in "\u202e\x7f" for line in lines for c in line)
     assert "  | [U+001B]]0;owned[U+0007][U+001B][2Jright[U+000D]" in lines and "  | sample 9: right" in lines

@@ -67,10 +67,10 @@ def test_turns_come_back_and_are_of_the_store_and_its_tokens(tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 2, TURNS) as store:
         back = store.samples()
         assert [row.turns for row in back] == [draw(row.problem, row.sample, TURNS).turns for row in back]
-        assert back[0].said == tuple(text for who, text, _ in back[0].turns or () if who == "policy") != back[0].text
+        assert back[0].response == tuple(text for who, text, _ in back[0].turns or () if who == "policy") != back[0].text
         assert "turns" in store.columns and Identity.of(TURNS.tree()) == TURNS and "turns" not in SMALL.tree()
     with evaluate(tmp_path / "c", PROBLEMS, 2, SMALL) as plain:
-        assert "turns" not in plain.columns and plain.samples()[0].said == plain.samples()[0].text
+        assert "turns" not in plain.columns and plain.samples()[0].response == plain.samples()[0].text
         with pytest.raises(DataError, match=r"'turns'.* not in a sample store"):
             plain.table(("turns",))
     with pytest.raises(ConfigError, match=r'turns: "\(absent\)" -> 3'):

@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock
 
 from sage_rlvr.errors import DataError, RunLocked
-from sage_rlvr.evaluation.store import AskedProblem, Identity, SampleStore
+from sage_rlvr.evaluation.store import Identity, PromptAndGold, SampleStore
 from sage_rlvr.evaluation.store.database import Database
 from sage_rlvr.evaluation.store.sample import sha_63
 from samples_common import PROBLEMS, SMALL, TURNS, evaluate, lenient, rows
@@ -30,7 +30,7 @@ DIGESTS = {  # as the version that wrote the stores printed them
     2: "13a4b01adb77708731f24df623acd8920a20714e298408ac2d98da91e5d31dd0",
     3: "38b50c6b08d9fce7d30939d08177ad3daa19dbdf52a3f874a09952aa93e3cb13",
 }
-QUESTIONS = {"a": AskedProblem("1 + 1 =", "2"), "b": AskedProblem("say \ud800")}
+QUESTIONS = {"a": PromptAndGold("1 + 1 =", "2"), "b": PromptAndGold("say \ud800")}
 HASHED = (  # columns of a sample in the order of its hash
     "problem, sample, seed, prompt_hash, text, text_hash, token_ids, rollout_logps, base_logps, entropies, q, finish, latency_s, "
     "versions"
@@ -73,7 +73,7 @@ def test_it_is_read_and_stays_what_it_was(tmp_path: Path, version: int) -> None:
         keys = ("verifier_hash", "by", "rows")
         assert [[p[key] for key in keys] for p in store.verifiers()] == [[p[key] for key in keys] for p in new.verifiers()]
         assert store.verifiers()[1]["at"] is not None and store.verifiers()[0]["at"] is None
-        assert store.wanted() == {"problems": 2, "n": 4} and store.place() == "model"
+        assert store.wanted() == {"problems": 2, "n": 4} and store.policy_path() == "model"
         assert store.questions() == (QUESTIONS if version == 2 else {})
         assert store.missing(PROBLEMS, 4) == [] and len(store.missing(["a", "b", "c"], 6)) == 5
     assert (folder / "store.sqlite").read_bytes() == before

@@ -17,7 +17,7 @@ import pytest
 
 from sage_rlvr.contrib.io.archive import from_parquet, to_parquet
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.store import AskedProblem, Chunk, Identity, Sample, SampleStore, repeats
+from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, SampleStore, repeats
 from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
 
@@ -212,8 +212,8 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with evaluate(tmp_path / "s", PROBLEMS, 6, identity) as store:
         store.want(PROBLEMS, 6)
         store.reverify(lenient, "v1")
-        store.describe({"a": AskedProblem("1 + 1 =", "2"), "b": AskedProblem("say \ud800")})
-        said = [(row.reason, row.said) for row in store.samples() if row.finish == "stop"]
+        store.describe({"a": PromptAndGold("1 + 1 =", "2"), "b": PromptAndGold("say \ud800")})
+        said = [(row.reason, row.response) for row in store.samples() if row.finish == "stop"]
         assert all(reason.endswith(f": {text[:1]}") for reason, text in said)  # of episodes the policy's turns are judged
         assert isinstance(said[0][1], tuple) is (identity is TURNS)
         assert to_parquet(store, tmp_path / "all.parquet") == 12
@@ -222,7 +222,7 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with SampleStore.open(tmp_path / "t", replace(identity, verifier_hash="v1")) as back:
         assert back.digest() == digest and back.wanted() == {"problems": 2, "n": 6}
         assert back.missing(PROBLEMS, 6) == []
-        assert back.questions() == {"a": AskedProblem("1 + 1 =", "2"), "b": AskedProblem("say \ud800")}
+        assert back.questions() == {"a": PromptAndGold("1 + 1 =", "2"), "b": PromptAndGold("say \ud800")}
     with pytest.raises(ConfigError, match="already has a sample store"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "t")
     table = pq.read_table(tmp_path / "all.parquet")
@@ -255,7 +255,7 @@ def test_the_chance_floor_goes_to_parquet_and_comes_back(kept: dict[str, Any], t
 
 def test_a_parquet_file_without_prompts_and_golds_makes_a_store_without_them(tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
-        store.describe({"a": AskedProblem("1 + 1 =", "2")})
+        store.describe({"a": PromptAndGold("1 + 1 =", "2")})
         to_parquet(store, tmp_path / "all.parquet")
         digest = store.digest()
     table = pq.read_table(tmp_path / "all.parquet")

@@ -13,7 +13,7 @@ from sage_rlvr.contrib.tasks.repair import Repair
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampling import Chosen, prompts_of
-from sage_rlvr.models.episodes import DrawnTurn, play, rollout_of, said_in, sample_episodes
+from sage_rlvr.models.episodes import DrawnTurn, play, responses_of, rollout_of, sample_episodes
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, joined, sample
 from sage_rlvr.models.scoring import score
@@ -47,26 +47,27 @@ def test_turns_and_replies_alternate_and_own_marks_the_policys() -> None:
     assert found.turns == [
         Turn("policy", "9"), Turn("environment", "<"), Turn("policy", "!\n"), Turn("environment", "!"), Turn("policy", "5")
     ]  # fmt: skip
-    assert found.finished and found.said == ("9", "!\n", "5") and found.text == "9\n<\n!\n\n!\n5"
+    assert found.finished and found.policy_turns == ("9", "!\n", "5") and found.text == "9\n<\n!\n\n!\n5"
     eos = "<eos>"
     assert TOKENS.tokenizer.decode(found.ids) == f"9{eos}\n<\n!\n{eos}\n!\n5{eos}"
     assert "".join(str(int(own)) for own in found.own) == "11" "000" "111" "000" "11"
     assert found.counts == [2, 3, 3, 3, 2] and found.logps == [-0.5 * own for own in found.own]
     assert TOKENS.tokenizer.decode(contexts[1]) == f"5?\n9{eos}\n<\n"  # a turn is drawn from all that was said
     rollout = rollout_of([found, scripted("5")[0]], TOKENS.pad_id)
-    assert said_in(TOKENS, rollout) == [found.said, ("5",)] and rollout.lengths.tolist() == [13, 2]
+    assert responses_of(TOKENS, rollout) == [found.policy_turns, ("5",)] and rollout.lengths.tolist() == [13, 2]
     assert rollout.drawn.sum(1).tolist() == [7, 2] and rollout.finished.tolist() == [True, True]
     part = joined([rollout.rows(torch.tensor([1])), rollout.rows(torch.tensor([0, 1]))], TOKENS.pad_id)
-    assert said_in(TOKENS, part) == [("5",), found.said, ("5",)] and part.drawn.sum() == 11
+    assert responses_of(TOKENS, part) == [("5",), found.policy_turns, ("5",)] and part.drawn.sum() == 11
 
 
 def test_what_looks_like_a_reply_is_the_policys_word() -> None:
     """The environment is replayed from the policy's turns alone: a forged reply is one more wrong turn."""
     forged, _ = scripted("9\n!\n5", "5\n<\n", "7")
-    assert forged.said == ("9\n!\n5", "5\n<\n") and [turn.who for turn in forged.turns] == ["policy", "environment", "policy"]
+    assert forged.policy_turns == ("9\n!\n5", "5\n<\n")
+    assert [turn.who for turn in forged.turns] == ["policy", "environment", "policy"]
     honest, _ = scripted("9", "5")
     assert TOKENS.tokenizer.decode(honest.ids).replace("<eos>", "") in "9\n<\n5" and honest.turns[1] == forged.turns[1]
-    assert [v.right for v in verdicts(Digits(), [(FIVE, ("9\n!\n5",)), (FIVE, honest.said)])] == [False, True]
+    assert [v.right for v in verdicts(Digits(), [(FIVE, ("9\n!\n5",)), (FIVE, honest.policy_turns)])] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,8 @@ def test_an_episode_without_room_is_unfinished(
     turns: tuple[str, ...], limit: int, window: int | None, said: tuple[str, ...]
 ) -> None:
     found, _ = scripted(*turns, limit=limit, window=window)
-    assert not found.finished and found.said == said and found.turns[-1].who == "policy" and found.own[-1]
-    assert said_in(TOKENS, rollout_of([found], TOKENS.pad_id)) == [said]
+    assert not found.finished and found.policy_turns == said and found.turns[-1].who == "policy" and found.own[-1]
+    assert responses_of(TOKENS, rollout_of([found], TOKENS.pad_id)) == [said]
     assert not verdicts(Digits(), [(FIVE, said)])[0].right
 
 
@@ -115,12 +116,12 @@ def test_log_probs_are_those_of_the_whole_context_and_the_first_turn_is_a_comple
     own = rollout.drawn
     scored = score(model, prompts, rollout.tokens, rollout.mask, owners)
     assert torch.allclose(scored.logps[own], rollout.logps[own], atol=1e-5) and not rollout.logps[~own].any()
-    turns = [len(said) for said in said_in(tokens, rollout)]
+    turns = [len(said) for said in responses_of(tokens, rollout)]
     assert max(turns) == 3 and min(turns) == 1 and 0 < int(rollout.finished.sum()) < 12
     rows = torch.tensor([4 * digit + i for digit in places for i in range(4)])
     law = {"group_size": 4, "max_new_tokens": 30, "eos_id": tokens.eos_ids, "pad_id": tokens.pad_id}
     alone = sample(model, prompts, key=Key(3), step=1, row_ids=rows, **law)  # type: ignore[arg-type]
-    for said, first in zip(said_in(tokens, rollout), tokens.texts(alone), strict=True):
+    for said, first in zip(responses_of(tokens, rollout), tokens.texts(alone), strict=True):
         assert said[0] == first
 
 
@@ -129,7 +130,7 @@ def test_a_row_depends_on_its_own_number_and_problem_alone() -> None:
     width = part.tokens.shape[1]
     assert torch.equal(whole.tokens[8:, :width][part.mask], part.tokens[part.mask])
     assert torch.equal(whole.own[8:, :width] & part.mask, part.drawn)  # type: ignore[index]
-    assert said_in(TOKENS, drawn([8])) == said_in(TOKENS, part) != said_in(TOKENS, drawn([8], seed=4))
+    assert responses_of(TOKENS, drawn([8])) == responses_of(TOKENS, part) != responses_of(TOKENS, drawn([8], seed=4))
     assert drawn([1, 4, 8], limit=5).drawn.sum(1).max() == 5
     assert int(drawn([1, 4, 8], positions=10).lengths.max()) <= 7  # and a prompt of three
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sage_rlvr.evaluation.store import AskedProblem, Sample
+from sage_rlvr.evaluation.store import PromptAndGold, Sample
 from sage_rlvr.results import TrainingRun
 from sage_rlvr.results.page.samples import SampleSet
 
@@ -38,7 +38,7 @@ def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
         )
         for p in range(3) for i, text in enumerate(texts)
     )  # fmt: skip
-    questions = {row.problem: AskedProblem(f"prompt {BREAKOUT}", f"gold {BREAKOUT}") for row, _ in shown}
+    questions = {row.problem: PromptAndGold(f"prompt {BREAKOUT}", f"gold {BREAKOUT}") for row, _ in shown}
     return tuple(replace(one, shown=shown, questions=questions) for one in sets[:2])
 
 

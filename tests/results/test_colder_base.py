@@ -173,13 +173,13 @@ def test_an_arm_beside_a_hotter_base_is_not_called_sharpened() -> None:
     row = next(row for row in compare(found) if row.why == "colder")
     assert colder.nearest_colder(found, row)[0] == 1.3
     tied = [replace(row, comparison=replace(row.comparison, outcome="tied", mde=0.1), metric=Metric(k=k)) for k in (8, N)]
-    (one,) = colder.beside(tied, found)
+    (one,) = colder.colder_base_comparisons(tied, found)
     assert one.finding == "flattened" and "higher temperature" in one.text and "sharpened" not in one.text
 
 
 def test_the_largest_k_is_shown_where_the_base_has_more_samples_than_are_read() -> None:
     found = replace(results(sharp=share(0.6)), k=32)
-    (one,) = colder.beside(compare(found), found)
+    (one,) = colder.colder_base_comparisons(compare(found), found)
     assert list(one.passes) == [1, 8, 32]
 
 
@@ -189,7 +189,7 @@ def test_colder_samples_of_the_arm_do_not_move_the_nearest_temperature_of_a_summ
     found = replace(found, table=Measurements((*base, counts("sharp", share(0.3), 0.5, seed=0), *own)))
     write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = Results.read(tmp_path)
-    assert [one.temperature for one in colder.beside(compare(again), again)] == [0.6]
+    assert [one.temperature for one in colder.colder_base_comparisons(compare(again), again)] == [0.6]
 
 
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_any_printed_phrase_can_change_without_a_change_of_a_file(monkeypatch: p
     before = answered(Results.read(ASKED).design), [(one.outcome, one.one_of) for one in answers(register)]
     questions = load_design(ASKED / "design.yaml").questions
     monkeypatch.setattr(Metric, "bare", "a score")
-    monkeypatch.setattr(Metric, "place", "in other words")
+    monkeypatch.setattr(Metric, "condition", "in other words")
     assert str(Metric(k=8)) == "a score in other words" and all(before[0])
     assert answered(Results.read(ASKED).design) == before[0]
     assert [(one.outcome, one.one_of) for one in answers(register)] == before[1]

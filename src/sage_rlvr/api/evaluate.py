@@ -303,11 +303,11 @@ def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
         many = {"distinct_right_in_256": distinct, "pcmd": _pcmd(record.logps[t])}
         for k, interval in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
-            floor = _beside(chance, k, interval.value)
+            floor = _chance_columns(chance, k, interval.value)
             rows.append({"temperature": t, "k": k, **_plain(interval), **floor, **many})
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
         for k, interval in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
-            floor = _beside(chance, k, interval.value)
+            floor = _chance_columns(chance, k, interval.value)
             rows.append({"power": one.power, "k": k, **_plain(interval), **floor, "distinct_right_in_256": one.distinct(256)})
     return rows
 
@@ -322,7 +322,7 @@ def _plain(interval: Interval) -> dict[str, float]:
     return {"pass": float(interval.value), "low": float(interval.low), "high": float(interval.high)}
 
 
-def _beside(chance: Chance | None, k: int, value: float, high: float | None = None) -> dict[str, Any]:
+def _chance_columns(chance: Chance | None, k: int, value: float, high: float | None = None) -> dict[str, Any]:
     """Chance in a row; {} where no floor is known. high: see `Chance.below`."""
     return {} if chance is None else {"chance": chance.at(k), "below_chance": chance.below(k, value, high)}
 
@@ -437,7 +437,7 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
     if is_store(path):
         with SampleStore.open(path) as store:
-            policy_path, name = store.place(), store.identity.model
+            policy_path, name = store.policy_path(), store.identity.model
         if policy_path is None:
             raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
         return replace(run, policy=name, model=policy_path, store=path, **own)
@@ -454,8 +454,9 @@ def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]
     right, chance = counts.right.astype(int), chance_of_store(store.facts(), counts.problems)
     intervals = {k: passk_interval(n, right, k) for k in powers(n)}
     return [
-        {"temperature": law["temperature"], "k": k, **_plain(interval), **_beside(chance, k, interval.value, interval.high), "n": n}
-        | {"problems": len(counts.problems)}
+        {"temperature": law["temperature"], "k": k, **_plain(interval)}
+        | _chance_columns(chance, k, interval.value, interval.high)
+        | {"n": n, "problems": len(counts.problems)}
         for k, interval in intervals.items()
     ]
 

@@ -151,7 +151,7 @@ def sentence(part: Callable[..., Any], name: str) -> str:
     texts = [inspect.cleandoc(one.__doc__) for one in (*bases, Anchor) if one is not object and one.__doc__]
     line = re.compile(rf"(?m)^ *(?=`?(?:{'|'.join(map(re.escape, parameters(part)))})\b(?:, \w+)*`?: )")
     texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" goes on with nothing
-    sentences = [one(text, name) for one in (_told, _naming) for text in texts]
+    sentences = [one(text, name) for one in (_definition, _naming) for text in texts]
     return next(filter(None, sentences), "").removesuffix(".")
 
 
@@ -167,7 +167,7 @@ def _sentences(text: str) -> list[str]:
     return [one for part in text.split("\n\n") for one in STOP.split(" ".join(part.split()))]
 
 
-def _told(text: str, name: str) -> str:
+def _definition(text: str, name: str) -> str:
     """What stands after "name:" at the beginning of a sentence."""
     head = re.compile(rf"`?(?:\w+, )*{re.escape(name)}(?:, \w+)*`?: (.+)")
     return next((match[1] for one in _sentences(text) if (match := head.fullmatch(one))), "")

@@ -128,7 +128,7 @@ def preference(method: MethodParts) -> str:
     paying = [extra for hook in ("rewards_of", "after_rewards") for extra in method.extras if extra.hook == hook]
     before = () if method.advantage.evens else paying
     others = (extra for extra in method.extras if extra not in (*paying, *stored))
-    parts = stored if method.is_stored_alone else (*before, method.advantage, *others, *stored)
+    parts = stored if method.is_replay_only else (*before, method.advantage, *others, *stored)
     preferences = [part.prefers for part in parts if part.prefers]
     return "; ".join(preferences) or "no preference, so the likelier answers gain most"
 

@@ -162,7 +162,7 @@ class Method:
         return self.surrogate.reads_labels
 
     @property
-    def is_stored_alone(self) -> bool:
+    def is_replay_only(self) -> bool:
         """Whether stored answers are all that it trains on."""
         return self.buffer is not None and self.buffer.alone
 

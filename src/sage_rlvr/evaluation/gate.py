@@ -33,7 +33,7 @@ class GatePoint:
         return self.passed.low > self.chance
 
     @property
-    def beside(self) -> str:
+    def against_chance(self) -> str:
         """Where pass@k lies, in words."""
         if self.above:
             return "above chance"
@@ -73,7 +73,7 @@ class Gate:
     @property
     def failures(self) -> list[str]:
         """Why the gate is not passed; [] where it is."""
-        reasons = [f"pass@{one.k} is {one.beside}" for one in self.points if not one.above]
+        reasons = [f"pass@{one.k} is {one.against_chance}" for one in self.points if not one.above]
         if self.wanted not in ("any", self.room):
             reasons.append(f"the room at k = {self.points[-1].k} is {self.room!r}, and {self.wanted!r} is required")
         return reasons
@@ -92,7 +92,7 @@ class Gate:
         lines = [f"gate       {verdict}; room: {self.room}"]
         for one in self.points:
             name = f"pass@{one.k}"
-            lines.append(f"  {name:<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.beside}")
+            lines.append(f"  {name:<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.against_chance}")
         return [*lines, f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}"]
 
     def tree(self) -> dict[str, Any]:

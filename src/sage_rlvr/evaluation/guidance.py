@@ -89,7 +89,7 @@ def first_failures(store: SampleStore) -> dict[str, Sample]:
 
 def own_words(row: Sample) -> list[str]:
     """The policy's texts in an attempt, one per turn."""
-    texts = (row.said,) if isinstance(row.said, str) else row.said
+    texts = (row.response,) if isinstance(row.response, str) else row.response
     return [text.removesuffix(NO_ANSWER) for text in texts]
 
 

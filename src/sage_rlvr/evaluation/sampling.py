@@ -29,8 +29,8 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import JudgeAt, Judged
-from sage_rlvr.evaluation.store import AskedProblem, Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
+from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store.sample import own_of, policy_turns, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import DrawsTogether, Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
@@ -39,7 +39,7 @@ from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.tasks.abilities import Generated, ReadsAnswers, WithGuidance
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
-    Said,
+    Response,
     Task,
     gold_of,
     hash_of,
@@ -110,7 +110,7 @@ class Chosen:
         """The most turns of an episode; 1 where a completion is one text."""
         return turns_of(self.task)
 
-    def verdicts(self, ids: Sequence[str], texts: Sequence[Said]) -> list[Judged]:
+    def verdicts(self, ids: Sequence[str], texts: Sequence[Response]) -> list[Judged]:
         """One verdict per completion, or per list of the policy's turns in an episode, as `SampleStore.reverify` expects."""
         if unknown := sorted(set(ids) - set(self.problems)):
             raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
@@ -118,14 +118,14 @@ class Chosen:
         results = verdicts(self.task, pairs)
         return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(results, pairs, strict=True)]
 
-    def _answer(self, problem: Any, response: Said) -> str | None:
+    def _answer(self, problem: Any, response: Response) -> str | None:
         """`answer_key`; None for a completion that was cut within its answer."""
         key = self.task.answer_key(problem, response)
         return None if key is not None and key.endswith(NO_ANSWER) else key
 
-    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, AskedProblem]:
+    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, PromptAndGold]:
         """Problem id -> its prompt and gold, as a store keeps them."""
-        return {name: AskedProblem(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
+        return {name: PromptAndGold(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
 
 
 def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
@@ -379,7 +379,8 @@ class SamplingRun:
         requests, drawn = zip(*(generations[chunk] for chunk in chunks), strict=True)
         seconds = (time.perf_counter() - began) / len(chunks)
         owners = [chunk.problem for chunk in chunks for _ in chunk.samples]
-        judged = iter(self.task.verdicts(owners, [said_of(row.turns) if row.turns else row.text for rows in drawn for row in rows]))
+        responses = [policy_turns(row.turns) if row.turns else row.text for rows in drawn for row in rows]
+        judged = iter(self.task.verdicts(owners, responses))
         made = []
         for chunk, request, rows in zip(chunks, requests, drawn, strict=True):
             base = self.scorer(request.prompt, rows) if self.scorer else [None] * len(rows)

@@ -24,7 +24,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, sample
-from sage_rlvr.tasks.base import NO_ANSWER, Said, Turn, replies, turns_of
+from sage_rlvr.tasks.base import NO_ANSWER, Response, Turn, replies, turns_of
 from sage_rlvr.tasks.chat import encodable
 
 
@@ -70,7 +70,7 @@ class Episode:
         return [*self.prompt, *self.ids]
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def policy_turns(self) -> tuple[str, ...]:
         """The policy's turns."""
         return tuple(turn.text for turn in self.turns if turn.who == "policy")
 
@@ -132,7 +132,7 @@ def play(
         parts = zip(living, drawn, rooms, strict=True)
         ended = [i for i, one, most in parts if _take(episodes[i], one.cut(most), tokens)]
         last = turn + 1 == turns
-        replied = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].said) for i in ended])
+        replied = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].policy_turns) for i in ended])
         replied = [None if text is None else encodable(text, tokens.tokenizer) for text in replied]
         living = []
         for i, reply in zip(ended, replied, strict=True):
@@ -160,11 +160,11 @@ def _cut(text: str) -> str:
     return text if text.endswith(NO_ANSWER) else text + NO_ANSWER
 
 
-def said_in(tokens: Tokens, rollout: Rollout) -> list[Said]:
-    """What the policy wrote in each row: its text, or the turns of an episode, as `Episode.said` has them."""
+def responses_of(tokens: Tokens, rollout: Rollout) -> list[Response]:
+    """What the policy wrote in each row: its text, or the turns of an episode, as `Episode.policy_turns` has them."""
     if rollout.own is None:
         return list(tokens.texts(rollout))
-    responses: list[Said] = []
+    responses: list[Response] = []
     for ids, drawn, finished in zip(rollout.tokens.tolist(), rollout.drawn.tolist(), rollout.finished.tolist(), strict=True):
         runs = [list(run) for own, run in groupby(range(len(ids)), key=drawn.__getitem__) if own]
         turns = [ids[run[0] : run[-1] + 1] for run in runs]
@@ -244,4 +244,4 @@ def rollout_of(episodes: Sequence[Episode], pad_id: int, device: torch.device | 
     return Rollout(*kinds, None, finished, column("own", False, torch.bool))
 
 
-__all__ = ["DrawnTurn", "Episode", "drawn_of", "play", "positions_of", "rollout_of", "said_in", "sample_episodes"]
+__all__ = ["DrawnTurn", "Episode", "drawn_of", "play", "positions_of", "responses_of", "rollout_of", "sample_episodes"]

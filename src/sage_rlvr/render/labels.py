@@ -37,7 +37,7 @@ def label_points(
         size = made.get_window_extent(renderer)
         costs = [
             (_cost(box, places[i], taken, thin, inside) + reach, dx, dy, box)
-            for reach in REACH for way in WAYS for dx, dy, box in [_beside(places[i], way, reach, size.width, size.height)]
+            for reach in REACH for way in WAYS for dx, dy, box in [_label_box(places[i], way, reach, size.width, size.height)]
         ]  # fmt: skip
         cost, dx, dy, box = min(costs, key=lambda candidate: candidate[0])
         if cost >= WALL and i:
@@ -50,7 +50,7 @@ def label_points(
 WALL = 1e6  # the cost of what may not be
 
 
-def _beside(at: np.ndarray, way: float, reach: float, width: float, height: float) -> tuple[float, float, Bbox]:
+def _label_box(at: np.ndarray, way: float, reach: float, width: float, height: float) -> tuple[float, float, Bbox]:
     """The offset of the label's middle, and its box, its edge `reach` away in this direction."""
     dx = math.cos(way) * (reach + width / 2)
     dy = math.sin(way) * (reach + height / 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sage_rlvr.results.comparisons import beside_chance
+from sage_rlvr.results.comparisons import with_chance
 from sage_rlvr.results.design import Arm, Design
 from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
@@ -63,5 +63,5 @@ def relabelled(control: ExactMeasurements, k: int, chance: Chance | None) -> dic
             f"{scores.arm} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
         first = Row(a=names[0], b=names[1], metric=Metric(k=n), comparison=made[0])
-        out["first"].append(row_tree(beside_chance(first, chance, {})))
+        out["first"].append(row_tree(with_chance(first, chance, {})))
     return out

@@ -39,7 +39,7 @@ ANSWERS: dict[Finding, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class ColderBaseComparison:
     """An arm beside the base at the temperature with the nearest pass@1. ks: at which k the difference is significant; passes: k ->
     the scores of arm and base; detectable: the largest detectable difference at k > 1, NaN without one."""
 
@@ -70,13 +70,13 @@ class Beside:
 
 def sharpened(rows: Sequence[Row], results: Results) -> str:
     """Whether the arms do more than their base at a lower temperature; "" where the base was sampled at one temperature."""
-    findings = beside(rows, results)
+    findings = colder_base_comparisons(rows, results)
     return QUESTION.format(home=_homes(findings), arms="; ".join(one.text for one in findings)) if findings else ""
 
 
 def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     """The same in two parts: the findings with their arms, and the numbers of each arm."""
-    findings = beside(rows, results)
+    findings = colder_base_comparisons(rows, results)
     if not findings:
         return "", ""
     by_finding = grouped(findings, lambda one: WORDS[one.finding].format(ks=", ".join(map(str, one.ks)), home=one.home))
@@ -85,17 +85,17 @@ def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     return QUESTION.format(home=_homes(findings), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
 
 
-def beside(rows: Sequence[Row], results: Results) -> list[Beside]:
+def colder_base_comparisons(rows: Sequence[Row], results: Results) -> list[ColderBaseComparison]:
     """Every arm beside its base at the temperature with the nearest pass@1."""
     apart = grouped((row for row in rows if row.why == "colder"), lambda row: (row.a, row.task))
-    return [_beside(some, results) for some in apart.values()]
+    return [_colder_base_comparison(some, results) for some in apart.values()]
 
 
-def _homes(findings: Sequence[Beside]) -> str:
+def _homes(findings: Sequence[ColderBaseComparison]) -> str:
     return ", ".join(dict.fromkeys(one.home for one in findings))
 
 
-def _beside(rows: Sequence[Row], results: Results) -> Beside:
+def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBaseComparison:
     at, base = nearest_colder(results, rows[0])
     home = _home(rows[0])
     shown = (1, FEW, max(row.metric.k or 0 for row in rows if row.metric.k in base))
@@ -106,7 +106,7 @@ def _beside(rows: Sequence[Row], results: Results) -> Beside:
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
     if not min(hidden, default=math.nan) <= TOO_LARGE:  # at the end of the base's range of pass@1 the mixture has no lower bound
         same = "unknown"
-    return Beside(
+    return ColderBaseComparison(
         arm=rows[0].a,
         home="the base" if home == BASE else home,
         finding="above" if higher else "below" if lower else same,

@@ -24,7 +24,7 @@ from sage_rlvr.results.measurements import (
     ExactMeasurements,
     Measurement,
     Measurements,
-    Place,
+    PolicyKey,
     SampledMeasurement,
 )
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Matched, Metric
@@ -62,10 +62,10 @@ def compare(results: Results) -> list[Row]:
         made = list(_exact(results))
     made += _sampled(results)
     policies = results.table.policies()
-    return [beside_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
+    return [with_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
 
 
-def beside_chance(row: Row, chance: Chance | None, policies: Mapping[Place, Measurements[Measurement]]) -> Row:
+def with_chance(row: Row, chance: Chance | None, policies: Mapping[PolicyKey, Measurements[Measurement]]) -> Row:
     """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
     k, t = row.metric.k or 0, row.metric.temperature
     if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":
@@ -506,9 +506,9 @@ def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envel
             yield Row(a=name, b=envelope.name, why="envelope", task=first.task, metric=metric, comparison=comparison)
 
 
-def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.Counts]]:
+def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.RightCounts]]:
     """Training seed -> temperature -> (n, right samples (N,))."""
-    tables: dict[int, dict[float, frontiers.Counts]] = {}
+    tables: dict[int, dict[float, frontiers.RightCounts]] = {}
     for row in arm.rows:
         tables.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
     return tables

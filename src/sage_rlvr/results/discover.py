@@ -43,7 +43,7 @@ class Sources:
 
 def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Sources:
     """Sort all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
-    builder = _Found(split, apart, choice)
+    builder = _SourcesBuilder(split, apart, choice)
     given: set[str] = set()
     for item in items:
         whole = Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz"))
@@ -90,7 +90,7 @@ OTHER_FILES = (".yaml", ".yml", ".json", ".sqlite", ".py", ".html", ".md")
 """Files with an error text of their own in `files.check_record`, unless a reader knows them."""
 
 
-class _Found:
+class _SourcesBuilder:
     """`Sources` under construction. `order`: the arms in order of appearance, with their keys."""
 
     def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:

@@ -97,7 +97,7 @@ def start_of(facts: Mapping[str, Any]) -> str:
 
 def record_of(run: Path, split: str) -> Record:
     """The record of a run directory. Raises DataError if the run's weights have changed since the evaluation."""
-    own, of_sweep = _places(run, split)
+    own, of_sweep = _record_paths(run, split)
     swept = not own.exists() and of_sweep.exists()  # by a sweep or a demo
     record = load_record(of_sweep if swept else own)
     if other_weights(record, run):
@@ -134,10 +134,10 @@ def has_store(path: Path) -> bool:
 
 def has_record(run: Path, split: str) -> bool:
     """Whether a run directory has an exact record, in itself or in its sweep."""
-    return any(file.exists() for file in _places(run, split))
+    return any(file.exists() for file in _record_paths(run, split))
 
 
-def _places(run: Path, split: str) -> tuple[Path, Path]:
+def _record_paths(run: Path, split: str) -> tuple[Path, Path]:
     return run / f"evaluation-{split}.npz", record_path(run.parent.parent, run.name, "" if split == "test" else split)
 
 

@@ -29,7 +29,7 @@ from sage_rlvr.stats.support import reachable, success_probability
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.verifiers.reasons import Reasons
 
-Place = tuple[str, str, float]
+PolicyKey = tuple[str, str, float]
 """Arm, task and temperature: a policy, the same for all of its training seeds."""
 
 
@@ -55,7 +55,7 @@ class Measurement:
     table: CountTable | None = None
 
     @property
-    def place(self) -> Place:
+    def policy_key(self) -> PolicyKey:
         """Arm, task and temperature."""
         return self.arm, self.task, self.temperature
 
@@ -135,9 +135,9 @@ class Measurements(Generic[M]):
         """Arm -> its rows, in order of appearance."""
         return self._by(lambda row: row.arm)
 
-    def policies(self) -> dict[Place, Self]:
+    def policies(self) -> dict[PolicyKey, Self]:
         """(Arm, task, temperature) -> the rows of all training seeds, in order of appearance."""
-        return self._by(lambda row: row.place)
+        return self._by(lambda row: row.policy_key)
 
     def _by(self, key: Callable[[Measurement], Key]) -> dict[Key, Self]:
         groups: dict[Key, list[M]] = {}
@@ -251,12 +251,13 @@ def exact_rows(records: Mapping[tuple[str, int, str], Record], design: Design, k
     return rows
 
 
-def in_order(design: Design, policy: Place) -> tuple[int, float]:
+def in_order(design: Design, policy: PolicyKey) -> tuple[int, float]:
     """A key to sort policies: the base first, hot before cold, then the arms of the design."""
     names, (name, _, temperature) = (BASE, *design.names), policy
     return (names.index(name) if name in names else len(names)), -temperature if name == BASE else 0.0
 
 
 __all__ = [
-    "ExactMeasurement", "ExactMeasurements", "Measurement", "Measurements", "Place", "SampledMeasurement", "exact_rows", "in_order",
+    "ExactMeasurement", "ExactMeasurements", "Measurement", "Measurements", "PolicyKey", "SampledMeasurement", "exact_rows",
+    "in_order",
 ]  # fmt: skip

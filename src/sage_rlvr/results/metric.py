@@ -1,6 +1,6 @@
 """A metric: which score, at which k, and at which temperatures.
 
-Designs and stored files name a metric by its fields; `Metric.parse` is the only code that reads them. `bare` and `place` are
+Designs and stored files name a metric by its fields; `Metric.parse` is the only code that reads them. `bare` and `condition` are
 printed and never read: a phrase can be changed without changing a file.
 """
 
@@ -89,11 +89,11 @@ class Metric:
 
     @property
     def bare(self) -> str:
-        """The score without `place`: "pass@256", "distinct in 256", "raw KL"."""
+        """The score without `condition`: "pass@256", "distinct in 256", "raw KL"."""
         return {"pass": f"pass@{self.k}", "distinct": f"distinct in {self.k}"}.get(self.name, self.name)
 
     @property
-    def place(self) -> str:
+    def condition(self) -> str:
         """ "at T = 0.3"; "" at the reference temperature."""
         cold = "" if self.temperature == REFERENCE else f"at T = {self.temperature:g}"
         places = {
@@ -111,7 +111,7 @@ class Metric:
 
     def __str__(self) -> str:
         comma = "," if self.at in ("best", "b best") else ""
-        return f"{self.bare}{comma} {self.place}".strip()
+        return f"{self.bare}{comma} {self.condition}".strip()
 
 
 FORMS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements, Place
+from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements, PolicyKey
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.stats.frontier import FrontierPoint, best_pass1
@@ -55,10 +55,10 @@ def shown_ks(k: int) -> list[int]:
     return [*(n for n in KS if n < k), k]
 
 
-def curves_of(table: Measurements[Measurement], k: int, several: bool) -> dict[Place, PassCurve]:
+def curves_of(table: Measurements[Measurement], k: int, several: bool) -> dict[PolicyKey, PassCurve]:
     """The curve of every policy: from samples over powers of two, exact at the temperatures of tables over the shown k. several:
     whether exact intervals are over training seeds."""
-    curves: dict[Place, PassCurve] = {}
+    curves: dict[PolicyKey, PassCurve] = {}
     for policy, rows in table.policies().items():
         scores = rows.scores()
         if scores is not None and scores.n is not None:

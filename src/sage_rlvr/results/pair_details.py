@@ -18,7 +18,7 @@ from sage_rlvr.results.numbers import EPS
 from sage_rlvr.results.pairs import ArmPair, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.row_text import End, bracketed, first_of, many, score_text, told
+from sage_rlvr.results.row_text import End, bracketed, end_of, first_of, many, score_text
 from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.verdict_text import ranges_of_k
@@ -139,7 +139,7 @@ def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None
     """Neighboring k with one outcome; places: their indices."""
     top = max(places, key=lambda i: abs(c.difference[i]))
     k, outcome = c.ks[top], c.outcomes[top]
-    end = told(outcome, detected=all(max(abs(c.low[i]), abs(c.high[i])) <= DETECTABLE for i in places))
+    end = end_of(outcome, detected=all(max(abs(c.low[i]), abs(c.high[i])) <= DETECTABLE for i in places))
     template = END_AT if outcome == "unknown" else END_AT_WITH_SIZE
     return template.format(
         end=end, ks=ranges_of_k([(c.ks[places[0]], c.ks[places[-1]])]), k=k, difference=signed(float(c.difference[top])),
@@ -168,7 +168,7 @@ def pattern_words(pattern: PatternComparison) -> str:
 
 def _paired(comparison: PairedDifference) -> str:
     template = PAIRED if comparison.known else PAIRED_TOO_FEW
-    return template.format(end=told(comparison.outcome, detected=comparison.detects()), gap=comparison.difference)
+    return template.format(end=end_of(comparison.outcome, detected=comparison.detects()), gap=comparison.difference)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from sage_rlvr.results.exact_kl import notes_on_bases
 from sage_rlvr.results.measurements import Measurement, Measurements, SampledMeasurement, exact_rows
 from sage_rlvr.results.pairs import notes_of_pairs
 from sage_rlvr.results.readers import Choice
-from sage_rlvr.results.row_counts import beside_rows, measurements_of_rows
+from sage_rlvr.results.row_counts import measurements_of_rows, with_fields_of_rows
 from sage_rlvr.results.sources import GivenRows, Runs, Store
 from sage_rlvr.safe_io import understood
 from sage_rlvr.stats.budget import check_budget
@@ -203,7 +203,7 @@ def _sampled(
             )
         stores.append(cut)
     rows, more = measurements_of_rows(sources.given, stores, samples, choice)
-    return [*(beside_rows(store, rows) for store in stores), *rows], [*notes, *more]
+    return [*(with_fields_of_rows(store, rows) for store in stores), *rows], [*notes, *more]
 
 
 def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> SampledMeasurement | None:
@@ -272,7 +272,7 @@ def _check_stores(stores: Sequence[SampledMeasurement]) -> None:
     seen: dict[tuple[object, str], Path] = {}
     for c in stores:
         revision = str(c.identity["revision"])
-        first = seen.setdefault((c.place, revision), c.path)
+        first = seen.setdefault((c.policy_key, revision), c.path)
         if first != c.path and "unknown" not in revision:
             raise DataError(
                 f"{c.arm}: {first} and {c.path} hold samples of the same weights ({revision[:12]}), so they are not "

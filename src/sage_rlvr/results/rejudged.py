@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.row_counts import placed
+from sage_rlvr.results.row_counts import labeled_tables
 from sage_rlvr.results.sources import GivenRows, GivenTable
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.golds import gold_of
@@ -80,7 +80,7 @@ def rejudge(given: Sequence[GivenRows], judge: JudgeTexts) -> list[Rejudged]:
     """Judge every completion of the files of rows. Raises DataError for a file without texts or golds."""
     if not given:
         raise DataError("--verify: only for files of rows; `sage-rlvr eval ... --rejudge` judges the samples of a store again")
-    return [_rejudged(one, judge) for one in placed(given)]
+    return [_rejudged(one, judge) for one in labeled_tables(given)]
 
 
 def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:

@@ -37,7 +37,7 @@ def measurements_of_rows(
 ) -> tuple[list[SampledMeasurement], list[str]]:
     """The measurements of all files of rows, with notes. stores: those of sample stores, which may be compared with them; samples:
     use only the first this many samples of each problem; choice: how the answers are read, and the chance floor."""
-    tables, measurements, notes = list(placed(given, stores)), list[SampledMeasurement](), list[str]()
+    tables, measurements, notes = list(labeled_tables(given, stores)), list[SampledMeasurement](), list[str]()
     for task in dict.fromkeys(table.task for table in tables):
         here, task_stores = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
         order = task_stores[0].problems if task_stores else here[0].table.problems
@@ -60,13 +60,13 @@ def measurements_of_rows(
     return measurements, list(dict.fromkeys(notes))
 
 
-def beside_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
+def with_fields_of_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
     """The measurement of a store with the clusters and, where it has none, the chance floor of files of the same task."""
     same = next((one for one in rows if one.task == store.task), None)
     return store if same is None else replace(store, cluster=same.cluster, chance=store.chance or same.chance)
 
 
-def placed(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()) -> Iterator[GivenTable]:
+def labeled_tables(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()) -> Iterator[GivenTable]:
     """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
     one of the other side."""
     groups = [table.group for one in given for table in one.evaluation.tables]
@@ -110,7 +110,7 @@ def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
     """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
     checks = [_checked(one.table) for one in here]
-    masks = _same_places(here, checks)
+    masks = _samples_to_use(here, checks)
     signs: dict[str, list[tuple[str, str]]] = {}
     for one, checked in zip(here, checks, strict=True):
         for finding in checked.findings if checked else ():
@@ -161,7 +161,7 @@ def _alike(
         yield from (finding.words for finding in check_counts(one.n, one.c, two.c))
 
 
-def _same_places(here: Sequence[GivenTable], checks: Sequence[Independence | None]) -> list[Bools | None]:
+def _samples_to_use(here: Sequence[GivenTable], checks: Sequence[Independence | None]) -> list[Bools | None]:
     """The samples to use. Places that are copies on all problems of one set are left out of every set of the file: one program
     drew them all, and copies cannot be seen in a set whose answers are nearly all equal."""
     copies: dict[tuple[Path, int], Bools] = {}
@@ -285,4 +285,4 @@ def _some(order: Sequence[str], chosen: set[str]) -> str:
     return first_of(shown, SHOWN)
 
 
-__all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "measurements_of_rows", "placed"]
+__all__ = ["OWN", "TASK", "GivenTable", "labeled_tables", "measurements_of_rows", "with_fields_of_rows"]

@@ -53,7 +53,7 @@ class End(StrEnum):
 RANK = {end: i for i, end in enumerate(End)}
 
 
-def told(outcome: Outcome, *, detected: bool) -> End:
+def end_of(outcome: Outcome, *, detected: bool) -> End:
     """The printed word for an uncorrected outcome. detected: whether the design could have detected the stated difference."""
     if outcome == "tied":
         return End.NO_DIFFERENCE if detected else End.CANNOT
@@ -65,7 +65,7 @@ def outcome(row: Row) -> End:
     c = row.comparison
     if c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0:
         return End.IDENTICAL
-    word = told(c.outcome, detected=c.detects(stated(row)))
+    word = end_of(c.outcome, detected=c.detects(stated(row)))
     return word if c.outcome in ("tied", "unknown") or row.holds else End(f"{word} {BEFORE}")
 
 

@@ -18,7 +18,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.exact_kl import exact_kls_of_main
 from sage_rlvr.results.findings import Findings
-from sage_rlvr.results.measurements import ExactMeasurements, Measurements, Place, SampledMeasurement, in_order
+from sage_rlvr.results.measurements import ExactMeasurements, Measurements, PolicyKey, SampledMeasurement, in_order
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
 from sage_rlvr.results.pairs import Arms
@@ -133,12 +133,12 @@ def _policy(records: Sequence[Record], runs: Iterable[TrainingRun]) -> dict[str,
     if not records:
         models = {run.config.get("model") for run in runs}
         model = models.pop() if len(models) == 1 else None
-        return {"model": _without_place(model), "parameters": None} if isinstance(model, str) else None
+        return {"model": _without_path(model), "parameters": None} if isinstance(model, str) else None
     model = records[0].meta.get("model")
-    return {"model": model and _without_place(model), "parameters": records[0].meta.get("parameters")}
+    return {"model": model and _without_path(model), "parameters": records[0].meta.get("parameters")}
 
 
-def _without_place(model: str) -> str:
+def _without_path(model: str) -> str:
     """The name of a folder, of a run's `policy` the run's; a Hub id as it is. A summary is the same wherever its runs lie."""
     path = Path(model)
     if not path.is_absolute():
@@ -151,7 +151,7 @@ def _without_place(model: str) -> str:
 
 Numbers = Mapping[str, ExactNumbers]
 """Arm -> its exact numbers on a task."""
-Curves = Mapping[Place, PassCurve]
+Curves = Mapping[PolicyKey, PassCurve]
 
 
 def _trees(intervals: Mapping[Any, Interval]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _base(
 ) -> dict[str, Any]:
     """The base on a task. run: its own training on the main task, if it was trained."""
     reference = base.where(temperature=REFERENCE).rows[0]
-    own, curve = numbers[reference.arm], curves[reference.place]
+    own, curve = numbers[reference.arm], curves[reference.policy_key]
     values: dict[str, Any] = {}
     if run is not None:
         values["trained"] = {"pass": _passes(curve, ks), **_raw_kl([run])}
@@ -192,7 +192,7 @@ def _base(
 
 def _scored(rows: ExactMeasurements, numbers: ExactNumbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """Seeds, pass@k and best pass@1 of an evaluated arm."""
-    arm, task, _ = rows.rows[0].place
+    arm, task, _ = rows.rows[0].policy_key
     passes = _passes(curves.get((arm, task, REFERENCE)), ks)
     return {"seeds": list(rows.seeds), "pass": passes, "best_pass1": asdict(numbers.best)}
 

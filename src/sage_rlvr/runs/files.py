@@ -45,7 +45,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
         _remove_dead(left)
-    temporary, held = _beside(path)
+    temporary, held = _locked_temporary(path)
     try:
         yield temporary
         sync_file(temporary)
@@ -60,7 +60,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
-def _beside(path: Path) -> tuple[Path, int]:
+def _locked_temporary(path: Path) -> tuple[Path, int]:
     """A new file beside `path` and its descriptor, locked while this process lives; see `_remove_dead`."""
     while True:
         temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it

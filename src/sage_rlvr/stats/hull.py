@@ -120,10 +120,10 @@ def on_hull(pass1: float, rivals: Sequence[Lines]) -> HullMixture | None:
     pass@k, at price 0.
     """
     points = _points(rivals)
-    return _place(pass1, points) if points else None
+    return _hull_mixture(pass1, points) if points else None
 
 
-def _place(pass1: float, points: Sequence[_Point]) -> HullMixture:
+def _hull_mixture(pass1: float, points: Sequence[_Point]) -> HullMixture:
     means = np.stack([one.seeds.mean(axis=0) for one in points])
     weights, height, price = best_line(pass1, means[:, 0], means[:, 1])
     names = [(one.rival, one.temperature) for one in points]
@@ -177,7 +177,7 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
         return None
     mine = np.array([(point.pass1, point.passk) for point in own])
     return AboveHull(
-        mixture=_place(float(mine[:, 0].mean()), points),
+        mixture=_hull_mixture(float(mine[:, 0].mean()), points),
         pass1=tuple(mine[:, 0].tolist()),
         arm=tuple(mine[:, 1].tolist()),
         ahead=np.stack([mine - one.seeds for one in points]),

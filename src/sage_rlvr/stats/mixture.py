@@ -135,10 +135,10 @@ def on_mixtures(pass1: float, rivals: Sequence[Sequence[Table]], k: int) -> Hull
     names, ps = _policies(rivals)
     if not names:
         return None
-    return _place(best_mixture(ps, pass1, k), names)
+    return _named_mixture(best_mixture(ps, pass1, k), names)
 
 
-def _place(mixture: Mixture, names: Sequence[tuple[int, float]]) -> HullMixture:
+def _named_mixture(mixture: Mixture, names: Sequence[tuple[int, float]]) -> HullMixture:
     best = shares(mixture.weights, names)
     return HullMixture(best=best, height=mixture.height, price=mixture.price, slack=mixture.slack)
 
@@ -165,7 +165,7 @@ def above_mixtures(
         passk = (1 - (1 - near @ of_seed) ** k).mean(axis=1)
         mixed.append(np.stack([near @ of_seed.mean(axis=1), passk], axis=1))
     return AboveHull(
-        mixture=_place(best, names),
+        mixture=_named_mixture(best, names),
         pass1=tuple(mine[:, 0].tolist()),
         arm=tuple(mine[:, 1].tolist()),
         ahead=mine - single,
@@ -304,7 +304,7 @@ def above_mixtures_of_counts(
     leads, single_seed = own[None] - scores, len(arm) == 1
     leads = leads[:, 0] if single_seed else leads.mean(axis=2)
     return AboveHull(
-        mixture=_place(best, [(one.rival, one.temperature) for one in policies]),
+        mixture=_named_mixture(best, [(one.rival, one.temperature) for one in policies]),
         pass1=tuple(ones.tolist()),
         arm=tuple(own[..., 1].mean(axis=1).tolist()),
         ahead=leads[: len(policies)],

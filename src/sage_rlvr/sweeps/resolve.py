@@ -11,9 +11,9 @@ from typing import Any
 from sage_rlvr import plugins
 from sage_rlvr.config import TrainConfig, load, load_config, task_of
 from sage_rlvr.core import GUIDES, METHODS
-from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, short
+from sage_rlvr.errors import ConfigError, Issue, choose_from, refuse, short
 from sage_rlvr.paths import anchored
-from sage_rlvr.recipes import Recipe, dotted, locate, place_of
+from sage_rlvr.recipes import Recipe, dotted, key_path_of, locate
 from sage_rlvr.results.comparisons import above_colder
 from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
 from sage_rlvr.results.metric import is_of_samples, known_metrics, known_of_samples
@@ -51,7 +51,7 @@ def _arm_of(design: DesignSpec, name: str, source: Path, policy: str | None, edi
     spec = design.spec(name)
     of_design: dict[str, Any] = {} if policy is None else {"model": policy}
     for key, value in {**design.base, **spec.edits}.items():
-        of_design[key] = anchored(value, place_of(key), lambda key_path: source.parent)
+        of_design[key] = anchored(value, key_path_of(key), lambda key_path: source.parent)
     try:
         recipe = locate(spec.recipe, folder=source.parent)
         changes = [*((key, json.dumps(value)) for key, value in of_design.items()), *edits]
@@ -162,12 +162,12 @@ def _dropped(recipe: Recipe, changes: Edits) -> str:
 def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, edits: Edits) -> str:
     """The error of an arm's recipe, each problem with file and line of the design. An edit of the design is named by its place
     there (`base.steps`, `edits.method.beta`), one of the command line as it is typed."""
-    places = {place_of(key): ("base", key) for key in design.base}
-    places |= {place_of(key): ("arms", arm, "edits", key) for key in design.spec(arm).edits}
+    places = {key_path_of(key): ("base", key) for key in design.base}
+    places |= {key_path_of(key): ("arms", arm, "edits", key) for key in design.spec(arm).edits}
     for key, _ in edits:
-        places.pop(place_of(key), None)
+        places.pop(key_path_of(key), None)
     lines = []
-    for issue in error.issues or (Told(problem=str(error)),):
+    for issue in error.issues or (Issue(problem=str(error)),):
         where: tuple[str, ...] = ("arms", arm)
         by_design = [key_path for key_path in issue.edited if key_path in places]
         if issue.written in places:

@@ -17,7 +17,7 @@ from sage_rlvr.verifiers import Verdict
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.checks import Case, Check
-    from sage_rlvr.tasks.turns import Said, Turn
+    from sage_rlvr.tasks.turns import Response, Turn
 
 
 @runtime_checkable
@@ -200,7 +200,7 @@ class ParallelEnvironment(Protocol):
         """`reply` of many (problem, turns of the policy)."""
         ...
 
-    def judge_all(self, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
+    def judge_all(self, pairs: Sequence[tuple[Any, Response]]) -> list[Verdict]:
         """`judge` of many (problem, turns of the policy)."""
         ...
 

@@ -36,7 +36,7 @@ from sage_rlvr.tasks.abilities import (
     WithAnswer,
     WithId,
 )
-from sage_rlvr.tasks.turns import Said, Turn
+from sage_rlvr.tasks.turns import Response, Turn
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import marked_span, span_of
 
@@ -317,7 +317,7 @@ def environment_of(task: Task) -> Environment:
     return task
 
 
-def verdicts(task: Task, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
+def verdicts(task: Task, pairs: Sequence[tuple[Any, Response]]) -> list[Verdict]:
     """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. DataError where the task's member
     gives anything else."""
     results, member = _judged(task, pairs)
@@ -454,7 +454,7 @@ __all__ = [
     "NO_ANSWER",
     "Guided",
     "PromptedTask",
-    "Said",
+    "Response",
     "Task",
     "Turn",
     "answer_id",

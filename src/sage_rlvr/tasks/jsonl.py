@@ -103,7 +103,7 @@ class RewardTask(PromptedTask):
     def __post_init__(self) -> None:
         require(math.isfinite(self.right_from), "right_from", self.right_from, "a finite number is needed")
         require(self.seconds > 0, "seconds", self.seconds, "must be above 0")
-        _place_of(self.reward)
+        _file_and_function(self.reward)
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class RewardTask(PromptedTask):
         return DataSource(path=path, split=split, key="task", **columns)
 
     def _read(self, split: str) -> Examples:
-        named = not _place_of(self.reward)[0]  # a registered verifier judges by a gold
+        named = not _file_and_function(self.reward)[0]  # a registered verifier judges by a gold
         return remembered(self.source(split), self.form is None, named or self.answer_column is not None or None)
 
     def problems(self, split: str = "test") -> tuple[RowProblem, ...]:
@@ -140,7 +140,7 @@ class RewardTask(PromptedTask):
 
     def verify_all(self, pairs: Sequence[tuple[RowProblem, str]]) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once. DataError where the reward raises, or gives no finite number."""
-        pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
+        pool = _pool("|".join(_file_and_function(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
         verdicts = pool.verify(zip(texts, rows, (p.question for p, _ in pairs), strict=True))
@@ -168,13 +168,13 @@ class RewardTask(PromptedTask):
 
     def answer_span(self, problem: RowProblem, text: str) -> tuple[int, int] | None:
         """As `PromptedTask` says; all of the text under the verifier "exact", which compares all of it."""
-        whole = self.form is None and _place_of(self.reward) == ("", "exact")
+        whole = self.form is None and _file_and_function(self.reward) == ("", "exact")
         return (0, len(text)) if whole else super().answer_span(problem, text)
 
     @property
     def _answer(self) -> Callable[[str], str | None] | None:
         """How a registered verifier reads an answer; None where the reward says nothing of answers."""
-        path, name = _place_of(self.reward)
+        path, name = _file_and_function(self.reward)
         verifier = None if path else VERIFIERS[name]
         return verifier.answer if isinstance(verifier, Reading) else None
 
@@ -205,7 +205,7 @@ def _pool(reward: str, seconds: float, memory_mb: int) -> Pool:
     return Pool(seconds=seconds, memory_mb=memory_mb, function=f"{__name__}:judge|{reward}")
 
 
-def _place_of(reward: str) -> tuple[str, str]:
+def _file_and_function(reward: str) -> tuple[str, str]:
     """(file, function), or ("", name of a registered verifier). ConfigError where there is no such thing."""
     path, colon, name = reward.rpartition(":")
     if not colon:
@@ -243,7 +243,7 @@ def _is_versioned(reward: str) -> bool:
 def reward_hash(reward: str) -> str:
     """What tells one reward from another: `version_hash` of a verifier of this package; else the SHA-256 of the code, of a file
     together with what it imports beside it, of a plugin's verifier of its module."""
-    path, name = _place_of(reward)
+    path, name = _file_and_function(reward)
     if path:
         return source_sha256(Path(path))
     return version_hash(name) if _is_versioned(reward) else sha256_of(Path(inspect.getfile(VERIFIERS[name])))

@@ -16,7 +16,7 @@ from sage_rlvr.tasks.base import PromptedTask
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, MathProblem, MathSource, digest, problem_of, published
-from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
+from sage_rlvr.tasks.prompts import BOXED, PromptFormat, location_in_words
 from sage_rlvr.tasks.rows import SUFFIXES, DataRows, DataSource, Say, facts
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -142,7 +142,7 @@ class MathTask(PromptedTask):
         if isinstance(source, DataSource):
             loaded = remembered(source, self.form.name == "as_is")
             check_golds(loaded.rows, [one.answer for one in loaded.examples], say=say)
-            read = place_in_words(self.form.answer_in, self.form.tag)
+            read = location_in_words(self.form.answer_in, self.form.tag)
             say(f"{loaded}; prompt format: {self.form.name}; answers are read {read}")
         elif not self.pinned:
             rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"

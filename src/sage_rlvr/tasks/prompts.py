@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.verifiers.reasons import place_in_words
+from sage_rlvr.verifiers.reasons import location_in_words
 
 Message = dict[str, str]
 AnswerIn = Literal["boxed", "tag", "stated", "last_number"]
@@ -58,7 +58,7 @@ _ASKED = {
 }
 
 
-def asked_places(prompt: str) -> dict[str, str]:
+def requested_locations(prompt: str) -> dict[str, str]:
     """Where a prompt asks for the answer: place -> the tag, or "". Empty where it names no place."""
     matches = {location: pattern.search(prompt) for location, pattern in _ASKED.items()}
     return {location: one.groupdict().get("tag") or "" for location, one in matches.items() if one is not None}
@@ -89,7 +89,7 @@ class PromptFormat:
         marker = {"boxed": r"\boxed", "tag": f"<{self.tag}>", "stated": "nswer"}.get(self.answer_in, "")
         if self.system and marker not in self.system:
             raise ConfigError(
-                f"prompt format {self.name!r}: its answer is read {place_in_words(self.answer_in, self.tag)}, which its system "
+                f"prompt format {self.name!r}: its answer is read {location_in_words(self.answer_in, self.tag)}, which its system "
                 "message does not request; request that place in `system`, or set answer_in and tag to the requested place"
             )
         left = [placeholder for text in (self.system, self.opening, self.closing) for placeholder in PLACEHOLDER.findall(text)]
@@ -179,4 +179,4 @@ AS_IS = PromptFormat(name="as_is")
 
 FORMATS: dict[str, PromptFormat] = {form.name: form for form in (SAGE, BOXED, AS_IS)}
 
-__all__ = ["FORMATS", "PLACEHOLDER", "AnswerIn", "Message", "PromptFormat", "asked_places", "place_in_words"]
+__all__ = ["FORMATS", "PLACEHOLDER", "AnswerIn", "Message", "PromptFormat", "location_in_words", "requested_locations"]

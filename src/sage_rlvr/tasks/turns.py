@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Said = str | tuple[str, ...]
+Response = str | tuple[str, ...]
 """What a policy wrote: a completion, or its turns of an episode."""
 
 
@@ -21,4 +21,4 @@ class Turn:
     learned: bool = True
 
 
-__all__ = ["Said", "Turn"]
+__all__ = ["Response", "Turn"]

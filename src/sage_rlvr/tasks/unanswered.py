@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from sage_rlvr.tasks.abilities import ReadsAnswers
-from sage_rlvr.tasks.base import NO_ANSWER, Said, Task
+from sage_rlvr.tasks.base import NO_ANSWER, Response, Task
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.reasons import Elsewhere, elsewhere, place_in_words
+from sage_rlvr.verifiers.reasons import Elsewhere, elsewhere, location_in_words
 
 
 def read_at(task: Task) -> str:
     """Where a task reads answers, in words; "" for one that reads completions in a way of its own."""
-    return place_in_words(task.reading["answer_in"], task.reading["tag"]) if isinstance(task, ReadsAnswers) else ""
+    return location_in_words(task.reading["answer_in"], task.reading["tag"]) if isinstance(task, ReadsAnswers) else ""
 
 
-def elsewhere_of(task: Task, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
+def elsewhere_of(task: Task, pairs: Sequence[tuple[Any, Response]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
     """`elsewhere` of the whole completions without an answer among (problem, completion), judged by the task; None for a task
     without `reading`. verdicts: of `pairs`."""
     if not isinstance(task, ReadsAnswers):

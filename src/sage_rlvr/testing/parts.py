@@ -43,7 +43,7 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
     part, size = advantage.at(0, 4), max(4, advantage.least_group)
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
-    advantages = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
+    advantages = _output_of("advantage", part, rewards.clone().requires_grad_(True), seed)
     assert advantages.shape == rewards.shape and advantages.dtype == torch.float32, "advantages must be (P, G) float32"
     assert bool(advantages.isfinite().all()) and not advantages.requires_grad, "advantages must be finite and without gradient"
     if type(part).dead is not Advantage.dead or not has_state(part):
@@ -55,9 +55,9 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
 
 def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
     """An advantage that draws: one step and key draw the same again, and `expected` is the mean of its draws."""
-    draws = torch.stack([_paid("advantage", part, rewards, seed, step) for step in range(400)])
-    assert torch.equal(draws[0], _paid("advantage", part, rewards, seed, 0)), "the same step and key must give the same draws"
-    gap = (draws.mean(dim=0) - _paid("advantage", part, rewards, seed, None)).abs()
+    draws = torch.stack([_output_of("advantage", part, rewards, seed, step) for step in range(400)])
+    assert torch.equal(draws[0], _output_of("advantage", part, rewards, seed, 0)), "the same step and key must give the same draws"
+    gap = (draws.mean(dim=0) - _output_of("advantage", part, rewards, seed, None)).abs()
     assert bool((gap <= 5 * draws.std(dim=0) / 20 + 1e-4).all()), "its `expected` is not the mean of its draws"
 
 
@@ -73,7 +73,7 @@ def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: 
         for index, (others, differing) in enumerate(zip(steps, none, strict=True)):
             rewards = torch.cat([differing if dead is None else dead, others])
             try:
-                rows.append(_paid(kind, part, rewards, seed + index)[:5])
+                rows.append(_output_of(kind, part, rewards, seed + index)[:5])
             except DataError:
                 assert wanted == "refused", f"{name}: the advantage rejects these rewards; declare 'refused'"
                 break
@@ -87,7 +87,7 @@ def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: 
             )
 
 
-def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1) -> Tensor:
+def _output_of(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1) -> Tensor:
     """What an advantage or an extra's `after_rewards` makes of groups whose completions differ in all that it may see.
 
     step: at which an advantage draws that does; None is its mean over the draws.

@@ -57,7 +57,7 @@ def numbered(problems: Sequence[Any]) -> dict[str, int]:
     return numbers
 
 
-def places(loop: Loop, problems: Sequence[Any]) -> Tensor:
+def problem_numbers(loop: Loop, problems: Sequence[Any]) -> Tensor:
     """(P,) numbers of training problems."""
     return torch.tensor([loop.numbers[str(problem.problem_id)] for problem in problems], dtype=torch.long)
 
@@ -118,7 +118,7 @@ def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
             row_ids=rows_of_groups(numbers, size),
             entropies=False,
         )
-        right = found_in(numbers, rewards_of(loop, batch, rollout)[0], answers_of(loop, batch, rollout), rollout, BEFORE)
+        right = rollout_answers(numbers, rewards_of(loop, batch, rollout)[0], answers_of(loop, batch, rollout), rollout, BEFORE)
         yield replace(right, sampled=rollout.lengths.sum().cpu())
 
 
@@ -133,7 +133,7 @@ def base_of(loop: Loop) -> PreTrainedModel:
     return placed(model, config.engine.device).eval()
 
 
-def found_in(
+def rollout_answers(
     numbers: Tensor, rewards: Tensor, answers: Tensor, rollout: Rollout, step: int, advantages: Tensor | None = None
 ) -> Answers:
     """The right completions of a rollout's groups, with the log-probs under which they were sampled."""
@@ -198,7 +198,7 @@ def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) ->
     answers = [answer_id(loop.task.answer_key(problem, text)) for problem, text in pairs]
     ones = torch.ones(len(ids), dtype=torch.long)
     return Answers(
-        places(loop, [problem for problem, _ in pairs]), torch.tensor(answers, dtype=torch.long), BEFORE * ones, ones,
+        problem_numbers(loop, [problem for problem, _ in pairs]), torch.tensor(answers, dtype=torch.long), BEFORE * ones, ones,
         ones.float(), 0.0 * ones.float(), lengths, tokens, torch.zeros(tokens.shape),
         torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
     )  # fmt: skip
@@ -257,8 +257,8 @@ class Memory:
         if not buffer.policy or buffer.reads_advantages is (advantages is None):
             return
         assert groups.answers is not None, "a buffer's needs have 'answers'"
-        numbers = places(self.loop, groups.problems)
-        right = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
+        numbers = problem_numbers(self.loop, groups.problems)
+        right = rollout_answers(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
         self.after = buffer.rule.add(self.after, right)
 
     def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
@@ -286,7 +286,7 @@ class Memory:
         if self.buffer.draw != "step":
             return None
         wanted = self.loop.config.rollout.prompts_per_step
-        return places(self.loop, problems_of_step(self.loop, self.step, 0, wanted))
+        return problem_numbers(self.loop, problems_of_step(self.loop, self.step, 0, wanted))
 
     def rows(self, number: int) -> StoredAnswers:
         """The stored answers that update `number` of the run trains on."""

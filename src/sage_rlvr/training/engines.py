@@ -65,7 +65,7 @@ class Refuses:
 
 
 @dataclass(frozen=True)
-class Row:
+class EngineRow:
     """One line of the table. kind: a field of `Method`; what: a class, or a setting in words, to which `when` belongs.
 
     at: the attribute below the method that a refusal names, the kind if "".
@@ -260,9 +260,9 @@ DUAL = Of("dual", lambda method, _: FAR if method.surrogate.dual is None else me
 TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use k3 or k3_is")
 
 # Refusals come in this order.
-TABLE: tuple[Row, ...] = (
-    Row("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
-    Row(
+TABLE: tuple[EngineRow, ...] = (
+    EngineRow("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
+    EngineRow(
         "rollout",
         DynamicSampling,
         HERE,
@@ -271,21 +271,21 @@ TABLE: tuple[Row, ...] = (
             "verl samples until the batch is full, without max_refills",
         ),
     ),
-    Row("rollout", OTHER, HERE, Refuses("verl's filter_groups only drops groups of equal rewards", "use DynamicSampling")),
-    Row(
+    EngineRow("rollout", OTHER, HERE, Refuses("verl's filter_groups only drops groups of equal rewards", "use DynamicSampling")),
+    EngineRow(
         "rollout",
         "a second stage",
         Refuses("a generation batch of TRL has as many rows for every prompt", "use a plan without a second stage"),
         Sets(),
         staged,
     ),
-    Row("advantage", GroupNormalized, *_scaled("group", by_std=True)),
-    Row("advantage", OTHER, *_scaled("none", by_std=False)),
-    Row("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
-    Row("reduction", TokenMean, *_mean("dapo", "token-mean")),
-    Row("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
-    Row("reduction", OTHER, *on_both(UNLISTED, MEANS)),
-    Row(
+    EngineRow("advantage", GroupNormalized, *_scaled("group", by_std=True)),
+    EngineRow("advantage", OTHER, *_scaled("none", by_std=False)),
+    EngineRow("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
+    EngineRow("reduction", TokenMean, *_mean("dapo", "token-mean")),
+    EngineRow("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
+    EngineRow("reduction", OTHER, *on_both(UNLISTED, MEANS)),
+    EngineRow(
         "surrogate",
         Clip,
         Sets(
@@ -306,7 +306,7 @@ TABLE: tuple[Row, ...] = (
             }
         ),
     ),
-    Row(
+    EngineRow(
         "surrogate",
         "Clip's dual at most 1 + high",
         Refuses("TRL's delta also bounds tokens that are to gain, so it must lie above 1 + high", "raise it"),
@@ -314,10 +314,10 @@ TABLE: tuple[Row, ...] = (
         dual_inside_clip,
         "surrogate.dual",
     ),
-    Row("surrogate", OTHER, *on_both(UNLISTED, DECLARE)),
-    Row("extras", "no EntropyBonus", Sets(), Sets({f"{ACTOR}.entropy_coeff": 0}), no_bonus),
-    Row("extras", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
-    Row(
+    EngineRow("surrogate", OTHER, *on_both(UNLISTED, DECLARE)),
+    EngineRow("extras", "no EntropyBonus", Sets(), Sets({f"{ACTOR}.entropy_coeff": 0}), no_bonus),
+    EngineRow("extras", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
+    EngineRow(
         "extras",
         "EntropyBonus with a schedule",
         Refuses("entropy_coef is one number", "set a number"),
@@ -325,7 +325,7 @@ TABLE: tuple[Row, ...] = (
         scheduled_bonus,
         "extras.coefficient",
     ),
-    Row(
+    EngineRow(
         "extras",
         "EntropyBonus with another mean than token_mean",
         Refuses("TRL's entropy bonus is a mean over tokens under every reduction", "use token_mean"),
@@ -333,23 +333,25 @@ TABLE: tuple[Row, ...] = (
         bonus_per_row,
         "reduction",
     ),
-    Row("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
-    Row("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),
-    Row(
+    EngineRow("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
+    EngineRow("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),
+    EngineRow(
         "extras", "a reward source", HERE, Refuses("it takes a forward pass that verl's workers do not run"), reward_sources
     ),
-    Row("extras", "a buffer", *on_both(STORED), buffers),
-    Row("extras", OTHER, HERE, HERE),
-    Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
-    Row(
+    EngineRow("extras", "a buffer", *on_both(STORED), buffers),
+    EngineRow("extras", OTHER, HERE, HERE),
+    EngineRow("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
+    EngineRow(
         "anchor",
         "a reference without a KL term",
         *on_both("a part reads a reference without a KL term, and {} loads none", "set a beta above 0"),
         reference_without_kl,
         "anchor.beta",
     ),
-    Row("anchor", "beta", Sets({"beta": LARGEST}), Sets({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": IN_LOSS}), any_kl),
-    Row(
+    EngineRow(
+        "anchor", "beta", Sets({"beta": LARGEST}), Sets({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": IN_LOSS}), any_kl
+    ),
+    EngineRow(
         "anchor",
         "beta as a schedule, KL in the loss",
         HERE,
@@ -357,27 +359,27 @@ TABLE: tuple[Row, ...] = (
         moving_beta,
         "anchor.beta",
     ),
-    Row("anchor", "k3", *_estimate(False, "low_var_kl"), kl_in_loss("k3")),
-    Row(
+    EngineRow("anchor", "k3", *_estimate(False, "low_var_kl"), kl_in_loss("k3")),
+    EngineRow(
         "anchor",
         "k3_is",
         *_estimate(True, Refuses("no kl_loss_type of verl has the importance ratio", ESTIMATES)),
         kl_in_loss("k3_is"),
         "anchor.estimator",
     ),
-    Row("anchor", "k2", *_estimate(TWO_ESTIMATES, "k2"), kl_in_loss("k2"), "anchor.estimator"),
-    Row("anchor", "straight_through", *_estimate(TWO_ESTIMATES, "kl+"), kl_in_loss("straight_through"), "anchor.estimator"),
-    Row("anchor", "exact forward", *_estimate(False, "low_var_kl", "as k3, its estimate"), exact_forward),
-    Row(
+    EngineRow("anchor", "k2", *_estimate(TWO_ESTIMATES, "k2"), kl_in_loss("k2"), "anchor.estimator"),
+    EngineRow("anchor", "straight_through", *_estimate(TWO_ESTIMATES, "kl+"), kl_in_loss("straight_through"), "anchor.estimator"),
+    EngineRow("anchor", "exact forward", *_estimate(False, "low_var_kl", "as k3, its estimate"), exact_forward),
+    EngineRow(
         "anchor",
         "exact reverse, JS or alpha",
         *_estimate(Refuses(ALL_TOKENS.format("TRL"), "use k3 or k3_is"), Refuses(ALL_TOKENS.format("verl"), ESTIMATES)),
         kl_in_loss("exact"),
         "anchor.divergence",
     ),
-    Row("anchor", "k1 in the reward", *_estimate(False, "low_var_kl", "in the advantages"), kl_in_reward),
-    Row("anchor", "a fixed reference", Sets({"sync_ref_model": False}), Sets(), kept_reference),
-    Row(
+    EngineRow("anchor", "k1 in the reward", *_estimate(False, "low_var_kl", "in the advantages"), kl_in_reward),
+    EngineRow("anchor", "a fixed reference", Sets({"sync_ref_model": False}), Sets(), kept_reference),
+    EngineRow(
         "anchor",
         "refresh_every",
         Sets({"sync_ref_model": True, "ref_model_sync_steps": of("anchor.refresh_every"), "ref_model_mixup_alpha": 1.0}),
@@ -385,7 +387,7 @@ TABLE: tuple[Row, ...] = (
         refreshed,
         "anchor.refresh_every",
     ),
-    Row(
+    EngineRow(
         "anchor",
         "source snapshot@N or a path",
         HERE,
@@ -402,7 +404,7 @@ FIELD_ORDER: dict[Engine, tuple[str, ...]] = {
     "verl": ("advantage", "reduction", "surrogate", "extras", "rollout", "anchor"),
 }
 ALWAYS: dict[Engine, dict[str, Any]] = {"trl": {}, "verl": {**NEUTRAL, "algorithm.adv_estimator": ESTIMATOR}}
-_DECLARED: dict[type, tuple[Row, ...]] = {}
+_DECLARED: dict[type, tuple[EngineRow, ...]] = {}
 
 
 # ---- signals
@@ -452,13 +454,13 @@ SIGNALS: dict[str, Signal] = {
 # ---- what is read from the table
 
 
-def table() -> list[Row]:
+def table() -> list[EngineRow]:
     """The table with the rows that classes elsewhere have declared, each behind those of its kind; "any other" comes last."""
     declared = (row for part in sorted(_DECLARED, key=lambda part: part.__name__) for row in _DECLARED[part])
     return sorted([*TABLE, *declared], key=lambda row: (KINDS.index(row.kind), row.what == OTHER))
 
 
-def rows_of(method: Method) -> Iterator[Row]:
+def rows_of(method: Method) -> Iterator[EngineRow]:
     """The rows that hold for a method, in the order of the table. Of the rows that set one field the last wins."""
     for row in table():
         if row.when(method) if row.when is not None else any(_is_of(row, part) for part in _parts(method, row.kind)):
@@ -471,7 +473,7 @@ def _parts(method: Method, kind: str) -> tuple[object, ...]:
     return part if isinstance(part, tuple) else (part,)
 
 
-def _is_of(row: Row, part: object) -> bool:
+def _is_of(row: EngineRow, part: object) -> bool:
     """Whether a row without a predicate is that of a part."""
     if isinstance(row.what, type):
         return type(part) is row.what
@@ -484,7 +486,7 @@ def has_row(kind: str, part: type) -> bool:
     return any(row.what is part and row.kind == kind for row in (*TABLE, *declared))
 
 
-def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses, also: Sequence[Row] = ()) -> None:
+def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses, also: Sequence[EngineRow] = ()) -> None:
     """Add the row of a class that is not in the table, a part of that kind; also: rows of its settings, with `when`.
 
     ConfigError for an unknown kind, or a class of the table.
@@ -496,7 +498,7 @@ def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses,
             f"engines.declare: {part.__name__} has a row already; declare a subclass of it.",
         ),
     )
-    _DECLARED[part] = (Row(kind, part, trl, verl), *also)
+    _DECLARED[part] = (EngineRow(kind, part, trl, verl), *also)
 
 
 def refusals(method: Method, engine: Engine) -> list[Refusal]:
@@ -504,7 +506,7 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
     refused = []
     for row in rows_of(method):
         if isinstance(entry := row.on(engine), Refuses):
-            path, value = _place(method, row)
+            path, value = _path_and_value(method, row)
             refused.append(Refusal(path, value, entry.why, entry.instead))
     refused += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
     for extra in method.extras:
@@ -585,7 +587,7 @@ def _unread(path: str, part: object, needs: frozenset[str], engine: Engine) -> I
         yield Refusal(path, type(part).__name__, "; ".join(read), instead)
 
 
-def _place(method: Method, row: Row) -> tuple[str, str]:
+def _path_and_value(method: Method, row: EngineRow) -> tuple[str, str]:
     """Where the part of a row is set, and what stands there, in words: extras by their number in the list."""
     path = row.at or row.kind
     if path.split(".")[0] != "extras":
@@ -609,7 +611,7 @@ def _shown(path: str, value: object) -> str:
 
 
 __all__ = [
-    *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "Of", "Refusal", "Refuses", "Row"),
-    *("Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all", "rows_of"),
-    *("has_row", "kl_in_reward", "on_both", "runs_on", "table"),
+    *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "EngineRow", "Of", "Refusal"),
+    *("Refuses", "Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all"),
+    *("rows_of", "has_row", "kl_in_reward", "on_both", "runs_on", "table"),
 ]

@@ -14,7 +14,7 @@ from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     PromptedTask,
-    Said,
+    Response,
     Task,
     ready,
     reference,
@@ -135,7 +135,7 @@ class TaskReward:
     ) -> list[float]:
         """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
         `log_metric` and to the watch (`log_reasons`)."""
-        said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
+        said_by: Sequence[Response] = [tuple(turns) for turns in columns.get("said") or ()] or [
             text_of(answer) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
             for answer, ids in zip(completions, completion_ids, strict=True)
         ]

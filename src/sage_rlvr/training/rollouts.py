@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.extras import Extra
-from sage_rlvr.core.extras.source import Paid, rank_metrics
+from sage_rlvr.core.extras.source import SourceRewards, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.answer_substitution import Answered, substituted
-from sage_rlvr.models.episodes import said_in, sample_episodes
+from sage_rlvr.models.episodes import responses_of, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
-from sage_rlvr.tasks.base import Said, answer_id, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.base import Response, answer_id, guided, reference, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
@@ -57,7 +57,7 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
     """
     teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
     assert teacher is not None, "TrainConfig asks for one"
-    attempts, with_hints = said_in(loop.tokens, groups.rollout), []
+    attempts, with_hints = responses_of(loop.tokens, groups.rollout), []
     for group in places:
         problem, attempt = groups.problems[group], attempts[group * size]
         (verdict,) = verdicts(loop.task, [(problem, attempt)])
@@ -100,7 +100,7 @@ def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: R
     numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
         return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=judgements)
-    computed = paid_by_policy(loop, problems, prompts, rollout)
+    computed = source_rewards_of(loop, problems, prompts, rollout)
     earned, support = (part.reshape(rewards.shape) for part in (computed.rewards, computed.support))
     return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=judgements)
 
@@ -174,10 +174,10 @@ def sampled(
     return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, trace=trace, **settings)
 
 
-def pairs_of(loop: Loop, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Said]]:
+def pairs_of(loop: Loop, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Response]]:
     """Each completion of a rollout behind its problem, whose `len(tokens) / len(problems)` completions follow one another."""
     size = len(rollout.tokens) // len(problems)
-    return [(problems[i // size], completion) for i, completion in enumerate(said_in(loop.tokens, rollout))]
+    return [(problems[i // size], completion) for i, completion in enumerate(responses_of(loop.tokens, rollout))]
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
@@ -191,7 +191,7 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
     return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), judgements
 
 
-def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> Paid:
+def source_rewards_of(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> SourceRewards:
     """What the method's reward source pays each completion: one more pass of the policy, and of its initial weights over the
     prompts where the source asks for those. A completion that was cut off has no answer."""
     source, config, size = loop.method.reward_source, loop.config, len(rollout.tokens) // len(problems)

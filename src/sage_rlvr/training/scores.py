@@ -65,7 +65,7 @@ def why_not_reused(loop: Loop) -> str | None:
         return reason
     if loop.policy.device.type != "cpu":
         return "on a GPU the room for all activations would be taken before the first token"
-    if method.is_stored_alone:
+    if method.is_replay_only:
         return "the method trains on stored answers only"
     if not updates.once:
         return "a step has several updates or micro-batches"

@@ -85,7 +85,7 @@ def _tensorboard(path: Path, config: dict[str, Any]) -> tuple[Log, Callable[[], 
 TRACKERS = {"trackio": _trackio, "wandb": _wandb, "tensorboard": _tensorboard}
 
 
-def told_once(trainer: Any, done: int) -> None:
+def skip_logged_steps(trainer: Any, done: int) -> None:
     """Keep the tracker callbacks of a transformers trainer from steps up to `done`, which an earlier start has told them."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK  # slow: looks for every tracker
 

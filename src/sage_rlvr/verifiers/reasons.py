@@ -35,7 +35,7 @@ Warn = Callable[[str, int, str], None]
 """kind, step, sentence, as `RunDir.warn`."""
 
 
-def place_in_words(answer_in: str, tag: str) -> str:
+def location_in_words(answer_in: str, tag: str) -> str:
     """A place of answers as messages name it."""
     words = {"boxed": r"in \boxed{}", "tag": f"in <{tag}>", "stated": 'behind "Answer:"', "last_number": "as the last number"}
     return words.get(answer_in, answer_in)
@@ -203,7 +203,7 @@ class Elsewhere:
 
     def words(self, location: str = "") -> str:
         """What was found there, and the next step."""
-        where = place_in_words(self.answer_in, self.tag)
+        where = location_in_words(self.answer_in, self.tag)
         message = f"of {self.looked:,} such texts {self.answers:,} have one {where}"
         ask = f"ask for it {location}" if location else "ask for it at the place that is read"
         if self.right == 0:
@@ -285,6 +285,6 @@ def watch_here() -> ReasonWatch:
 
 
 __all__ = [
-    "CUT", "NO_ANSWER", "UNDECIDED", "Elsewhere", "ReasonWatch", "Reasons", "elsewhere", "place_in_words", "warned", "watch_here",
-    "watching",
+    "CUT", "NO_ANSWER", "UNDECIDED", "Elsewhere", "ReasonWatch", "Reasons", "elsewhere", "location_in_words", "warned",
+    "watch_here", "watching",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers.answers import AnswerPlace, bare, extract, span_of, spelling
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
-from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words, watch_here
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, location_in_words, watch_here
 from sage_rlvr.verifiers.verdict import Verdict
 
 COLUMNS = ("answer", "solution", "ground_truth")
@@ -130,7 +130,7 @@ class MathReward:
             pool = self.pool or shared()
             return elsewhere([text for text, _ in left], lambda at, reading: pool.verify([left[i] for i in at], **reading))
 
-        log_reasons(verdicts, columns, place_in_words(self.answer_in, self.tag), search)
+        log_reasons(verdicts, columns, location_in_words(self.answer_in, self.tag), search)
         return [REWARD[verdict.label] for verdict in verdicts]
 
 

@@ -86,16 +86,16 @@ def undressed(text: str) -> str:
     r"""An answer without what changes no value: `\color{red}`, `\large`, `\Big`, `\boldsymbol{}`, `\quad`, a comma at the end."""
     if len(text) > LONGEST or not _DRESSED.search(text):
         return text
-    text = _alone(text)
+    text = _unwrapped(text)
     if "\\" in text:
         text = _ALIGNED.sub(lambda match: match[2] if r"\begin" in match[2] else match[2].replace("&", " "), text)
         text = _UNIT_RATIO.sub(r"\\text{ \1/\2}", _LOCAL_FONT.sub(r"\\text{\1}", text))
         text = _flat(_plainer(text))
         text = re.sub(r"(?<![\\\d])\\ |(?<!\\)\\ (?!\d)", " ", text)
-    return _alone(_without_end(_LEADING.sub("", text)))
+    return _unwrapped(_without_end(_LEADING.sub("", text)))
 
 
-def _alone(text: str) -> str:
+def _unwrapped(text: str) -> str:
     r"""What stands in `{...}`, or is mathematics and stands in `\text{...}`, where that is the whole text; else the text."""
     text = text.strip()
     while True:

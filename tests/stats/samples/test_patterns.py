@@ -25,8 +25,8 @@ def test_there_are_the_three_of_the_paper_with_examples():
 
 @pytest.mark.parametrize(("name", "text"), HITS)
 def test_hits(name, text):
-    assert RULES[name].found(text)
-    assert RULES[name].found("So.\n\n" + text.replace(" ", "\n  ").replace("'", "’").upper())
+    assert RULES[name].matches(text)
+    assert RULES[name].matches("So.\n\n" + text.replace(" ", "\n  ").replace("'", "’").upper())
 
 
 @pytest.mark.parametrize(("name", "text"), FALSE_HITS)
@@ -39,10 +39,10 @@ def test_no_rule_is_idle():
     for rule in RULES.values():
         for regex in rule.match:
             rest = replace(rule, match=tuple(other for other in rule.match if other is not regex))
-            assert not all(rest.found(text) for text in rule.hits), (rule.name, regex.pattern)
+            assert not all(rest.matches(text) for text in rule.hits), (rule.name, regex.pattern)
         for regex in rule.unless:
             rest = replace(rule, unless=tuple(other for other in rule.unless if other is not regex))
-            assert any(rest.found(text) for text in rule.false_hits), (rule.name, regex.pattern)
+            assert any(rest.matches(text) for text in rule.false_hits), (rule.name, regex.pattern)
 
 
 def test_the_phrases_of_the_paper_count_without_our_own():
@@ -53,14 +53,14 @@ def test_the_phrases_of_the_paper_count_without_our_own():
         "proof_by_contradiction": ["assume for contradiction", "leads to a contradiction"],
     }
     for name, phrases in quoted.items():
-        assert all(paper[name].found(phrase) for phrase in phrases), name
-    assert RULES["structural_reasoning"].found("We consider two cases.")
-    assert not paper["structural_reasoning"].found("We consider two cases.")
+        assert all(paper[name].matches(phrase) for phrase in phrases), name
+    assert RULES["structural_reasoning"].matches("We consider two cases.")
+    assert not paper["structural_reasoning"].matches("We consider two cases.")
 
 
 def test_a_blanked_phrase_does_not_hide_another():
     rule = RULES["proof_by_contradiction"]
-    assert rule.found("There is no contradiction yet. Assume for contradiction that x > 0.")
+    assert rule.matches("There is no contradiction yet. Assume for contradiction that x > 0.")
     assert rule.spans("Assume the contrary. This leads to a contradiction.") == [
         "Assume the contrary", "leads to a contradiction",
     ]  # fmt: skip

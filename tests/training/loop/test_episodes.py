@@ -17,7 +17,7 @@ from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.episodes import said_in
+from sage_rlvr.models.episodes import responses_of
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import CompletionRows
@@ -73,7 +73,7 @@ def textbook(loop: Loop) -> Tensor:
     policy, tokens, task = copy.deepcopy(loop.policy), loop.tokens, loop.task
     rows = CompletionRows.of(draw_groups(loop, 0).groups, tokens.pad_id)
     problems = [problem for part in rows.groups for problem in part.problems]
-    said = said_in(tokens, rows.rollout)
+    said = responses_of(tokens, rows.rollout)
     right = [float(task.judge(problems[i // 4], turns).right) for i, turns in enumerate(said)]  # type: ignore[attr-defined]
     rewards = torch.tensor(right).reshape(-1, 4)
     worth = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
@@ -112,7 +112,7 @@ def test_one_update_is_the_textbook_step_over_the_policys_own_tokens(make: Make)
     rollout = draw_groups(loop, 0).everything.rollout
     assert metrics["completions/length_mean"] == float(rollout.drawn.sum(1).float().mean()) < float(rollout.mask.sum() / 16)
     assert metrics["rollout/tokens"] == int(rollout.drawn.sum()) and metrics["sampler/logp_gap_max"] < 1e-4
-    turns = [len(said) for said in said_in(loop.tokens, rollout)]
+    turns = [len(said) for said in responses_of(loop.tokens, rollout)]
     assert metrics["episodes/turns_mean"] == sum(turns) / 16 > 1
     assert metrics["episodes/reply_tokens_mean"] == 3 * (sum(turns) / 16 - 1)  # a mark between two line ends
 
@@ -203,7 +203,7 @@ def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
     loop.config = replace(loop.config, teacher=Larger())
     loop = replace(loop, method=replace(loop.method, rollout=Every(each=4, clip=1e9)))
     drawn = draw_groups(loop, 1)
-    assert any(len(said) > 1 for said in said_in(loop.tokens, drawn.second[0].rollout))
+    assert any(len(said) > 1 for said in responses_of(loop.tokens, drawn.second[0].rollout))
     rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
     weights, _ = sampler_of(loop.method).weights(rows, logps)

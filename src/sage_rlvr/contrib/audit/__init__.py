@@ -106,7 +106,7 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     problems = list(task.problems("test"))
     golds = [(p, str(gold)) for p in problems if isinstance(p, WithAnswer) and (gold := p.answer)]
     if golds:
-        yield Case("gold right against itself, alone or boxed", golds, judge=partial(_alone_or_boxed, task))
+        yield Case("gold right against itself, alone or boxed", golds, judge=partial(_bare_or_boxed, task))
         others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
         yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
     else:
@@ -121,7 +121,7 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
         yield Check(f"guess floor: {k} blind guesses", sum(chance.hits(k)), len(problems))
 
 
-def _alone_or_boxed(task: Task, pairs: Any) -> Any:
+def _bare_or_boxed(task: Task, pairs: Any) -> Any:
     """The better verdict of a gold as it is and in a box: the verifier may read either."""
     both = zip(verdicts(task, pairs), verdicts(task, [(p, rf"\boxed{{{gold}}}") for p, gold in pairs]), strict=True)
     return [boxed if boxed.right else bare for bare, boxed in both]

@@ -11,7 +11,7 @@ from functools import partial
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check, CompletionPairs, JudgePairs, duplicates
 from sage_rlvr.tasks.math import MathProblem, MathTask
-from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, location_in_words, requested_locations
 from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
 
@@ -38,7 +38,7 @@ def cases(
         # The ceiling of a format: a demonstration with the gold, read as a completion is; and one without an answer.
         read = partial(task.verify_all, **form.reading | ({"answer_in": answer_in} if answer_in else {}))
         perfect = [(p, form.assistant(WORKING, p.answer)) for p in problems]
-        at = place_in_words(answer_in or form.answer_in, form.tag)
+        at = location_in_words(answer_in or form.answer_in, form.tag)
         yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read, location=at)
         name = f"format {form.name!r}: working without an answer earns nothing"
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
@@ -58,17 +58,17 @@ def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, location: 
     """Whether rows that say where the answer belongs name the place that is read; a system message of the format does so itself."""
     if form.system or location not in ("boxed", "tag", "stated"):
         return
-    read, other = place_in_words(location, form.tag), 0
+    read, other = location_in_words(location, form.tag), 0
     rows, silent = [], 0
     for problem in problems:
-        requested = asked_places(form.plain(problem.question))
+        requested = requested_locations(form.plain(problem.question))
         same = requested.get(location)
         if same is not None and (location != "tag" or same == form.tag):
             continue
         silent, other = silent + (not requested), other + bool(requested)
         for wanted, tag in list(requested.items())[:1]:
             option = f"answer_in: {wanted}" + (f", tag: {tag}" if tag else "")
-            why = f"asks for it {place_in_words(wanted, tag)}; set {option}"
+            why = f"asks for it {location_in_words(wanted, tag)}; set {option}"
             rows.append(AuditFinding(problem.problem_id, "not read", why))
     if other or silent < len(problems):
         note = f"{silent} name no place" if silent else ""
@@ -80,11 +80,11 @@ def head(
     task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> str:
     """What `cases` looks at, in words."""
-    read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
+    read = ", ".join(f"{form.name} ({_location_label(form, answer_in)})" for form in forms)
     return f"{len(task.problems())} rows ({task.whose}{task.taken}); formats and where the answer is read: {read}"
 
 
-def _place(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
+def _location_label(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
     location = answer_in or form.answer_in
     return f"tag {form.tag}" if location == "tag" else location.replace("_", " ")
 

@@ -14,7 +14,7 @@ from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
-from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, location_in_words
 
 NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
 
@@ -116,7 +116,7 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
     def search() -> Elsewhere | None:
         return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
 
-    failed = [sentence for _, sentence in reasons.problems(location=place_in_words(answer_in, tag), search=search)]
+    failed = [sentence for _, sentence in reasons.problems(location=location_in_words(answer_in, tag), search=search)]
     none = f" ({reasons.unanswered} without an answer)" if reasons.unanswered else ""
     count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
     return [*failed, taken, *judged, count]

@@ -73,7 +73,7 @@ def audit_pairs() -> AuditReport:
     for written in ("first", "second", "reported"):
         some = [pair for pair in pairs if pair.written == written]
         checks += rates(f", {written} set", some, _judged(shared(), some), rows=False)
-    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_alone") as pool:
+    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_verdict") as pool:
         checks += rates(f": math-verify {version('math-verify')} alone", pairs, _judged(pool, pairs), rows=False)
     others = lm_eval_verdicts([(pair.answer, pair.gold) for pair in pairs])
     for rule, verdicts in (others or {}).items():
@@ -127,7 +127,7 @@ def audit_file(path: Path) -> AuditReport:
     rows = rows_of(path)
     futures = [shared().submit(row.completion, row.gold, **row.reading) for row in rows]
     ours = [future.result() for future in futures]
-    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_alone") as pool:
+    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_verdict") as pool:
         theirs = pool.verify([(row.completion, row.gold) for row in rows])
     peer = f"math-verify {version('math-verify')} alone"
     checks: list[Check] = []

@@ -1,6 +1,6 @@
 """Other verifiers on pairs of answers, for comparison. They are called unmodified; this package contains none of their code.
 
-    math_verify_alone    math-verify as its page shows it: parse the gold, parse the completion, verify
+    math_verify_verdict  math-verify as its page shows it: parse the gold, parse the completion, verify
     own_rule             this package's verifier alone, for the ratio of times
     python peers.py      lm-eval's `is_equiv` of minerva_math and of hendrycks_math, in an interpreter that has lm-eval
 
@@ -31,7 +31,7 @@ ABSENT = (
 SECONDS = 1800
 
 
-def math_verify_alone(completion: str, gold: str) -> Any:
+def math_verify_verdict(completion: str, gold: str) -> Any:
     """The verdict of math-verify by itself. Its time limits are off: a `Pool` has its own."""
     from math_verify import parse, verify  # an extra
 
@@ -97,4 +97,4 @@ if __name__ == "__main__":
     _main()
 
 
-__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_utils", "lm_eval_verdicts", "math_verify_alone", "own_rule"]
+__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_utils", "lm_eval_verdicts", "math_verify_verdict", "own_rule"]

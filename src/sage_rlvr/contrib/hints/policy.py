@@ -43,14 +43,14 @@ class PolicyTeacher:
                 "completion acts without showing how; add it to the task, or let the hint be the whole answer (whole: "
                 "true)"
             )
-        asking, generator = _asked(self.model, task)
+        asking, generator = _load_generator(self.model, task)
         ids = asking(problem).ids
         text = generator.generate([Request(ids, (0,))])[0][0].text
         return text if self.whole or not isinstance(task, Locating) else task.where(problem, text)
 
 
 @lru_cache(maxsize=2)
-def _asked(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
+def _load_generator(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
     policy, tokens = load_policy(model)
     limit = task.max_new_tokens
     return Asking.of(task, tokens), SamplerGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))

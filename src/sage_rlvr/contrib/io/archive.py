@@ -14,7 +14,7 @@ from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
 from sage_rlvr.evaluation.store.database import create
 from sage_rlvr.evaluation.store.identity import Identity, requested
 from sage_rlvr.evaluation.store.reader import ASKED, IMPORTED
-from sage_rlvr.evaluation.store.sample import AskedProblem, unescape
+from sage_rlvr.evaluation.store.sample import PromptAndGold, unescape
 from sage_rlvr.evaluation.store.schema import COLUMNS, FILE, NESTED, TURNS, insert, insert_questions, note, question_of
 from sage_rlvr.runs import replacing
 from sage_rlvr.safe_io import MIB, parse_json, read_parquet
@@ -90,7 +90,7 @@ def _occupied(folder: Path) -> ConfigError:
     return ConfigError(f"{folder}: already has a sample store ({FILE}); use another folder")
 
 
-def _questions(table: pa.Table) -> dict[str, AskedProblem]:
+def _questions(table: pa.Table) -> dict[str, PromptAndGold]:
     """Problem -> its prompt and gold, of the rows that have them; {} for a file of a version that did not keep them."""
     if not set(ASKED) <= set(table.column_names):
         return {}

@@ -360,7 +360,7 @@ def _finding(
         return ImportedKey(key, value, "default", key_path)
     if key_path in NO_KEY:
         return ImportedKey(key, value, "no counterpart", key_path)
-    key_path = _written_place(key_path, method)
+    key_path = _recipe_key(key_path, method)
     if key in became and _same(became[key], value):
         return ImportedKey(key, value, "taken over", key_path)
     if key in source.defaults and _same(source.defaults[key], value) and (key not in became or value is None):
@@ -370,7 +370,7 @@ def _finding(
     return ImportedKey(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({key_path})")
 
 
-def _written_place(key_path: str, method: Any) -> str:
+def _recipe_key(key_path: str, method: Any) -> str:
     """The key that the recipe has for a part of a method: method.anchor.beta -> method.beta."""
     part, _, option = key_path.removeprefix("method.").partition(".")
     if not key_path.startswith("method.") or not isinstance(method, Mapping):

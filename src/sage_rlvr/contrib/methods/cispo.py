@@ -20,7 +20,7 @@ from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate, bounded_ratio
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
-from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, Of, Refuses, Row, Sets, declare
+from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, EngineRow, Of, Refuses, Sets, declare
 
 
 @SURROGATES.register
@@ -85,7 +85,7 @@ declare(
     ),
     verl=Refuses(NOT_COMPARED.format("verl has loss_mode cispo"), OF_VERL.format("cispo")),
     also=(
-        Row(
+        EngineRow(
             "surrogate",
             "Cispo's low below 1",
             Refuses("TRL bounds this weight from above alone", "set low = 1"),
@@ -93,7 +93,7 @@ declare(
             bounded_below,
             "surrogate.low",
         ),
-        Row(
+        EngineRow(
             "surrogate",
             "Cispo with another mean than token_mean",
             Refuses("TRL's loss_type cispo is a mean over tokens", "use token_mean"),

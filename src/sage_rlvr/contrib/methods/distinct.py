@@ -101,9 +101,10 @@ class DistinctRight(Advantage):
         off = ~torch.eye(size, dtype=torch.bool, device=values.device)
         baseline = (without * off).sum(dim=2) / (size - 1)
         dead = values.sum(dim=1, keepdim=True) == 0
-        return torch.where(dead, 0.0, (utilities - baseline) / torch.where(dead, 1.0, self._found(values, copies)) ** self.power)
+        scale = torch.where(dead, 1.0, self._mean_distinct(values, copies)) ** self.power
+        return torch.where(dead, 0.0, (utilities - baseline) / scale)
 
-    def _found(self, values: Groups, copies: Tensor) -> Groups:
+    def _mean_distinct(self, values: Groups, copies: Tensor) -> Groups:
         """(P, 1) mean over the k-subsets of the group of how many different right answers they hold."""
         size = torch.full_like(copies, values.shape[1])
         missed = (log_choose(size - copies, self.k) - log_choose(size, self.k)).exp().float()

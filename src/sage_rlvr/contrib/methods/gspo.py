@@ -20,7 +20,7 @@ from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate, bounded_ratio
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
-from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, Refuses, Row, Sets, declare, kl_in_loss, of
+from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, EngineRow, Refuses, Sets, declare, kl_in_loss, of
 
 
 @SURROGATES.register
@@ -97,7 +97,7 @@ declare(
     ),
     verl=Refuses(NOT_COMPARED.format("verl's loss_mode gspo has the gradient of Gspo(token=True)"), OF_VERL.format("gspo")),
     also=(
-        Row(
+        EngineRow(
             "surrogate",
             "Gspo(token=True)",
             Refuses("TRL's ratio of a completion has its gradient from all tokens", "set token = false"),
@@ -105,7 +105,7 @@ declare(
             token_form,
             "surrogate.token",
         ),
-        Row(
+        EngineRow(
             "surrogate",
             "Gspo with another mean than sequence_mean",
             Refuses(NOT_COMPARED.format("TRL computes Gspo under any mean"), "use sequence_mean"),
@@ -113,7 +113,7 @@ declare(
             gspo_over_tokens,
             "reduction",
         ),
-        Row(
+        EngineRow(
             "surrogate",
             "Gspo with k3_is",
             Refuses("with Gspo TRL multiplies the KL of a token by the ratio of the whole completion", "use k3"),

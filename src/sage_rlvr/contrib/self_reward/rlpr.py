@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS
-from sage_rlvr.core.extras.source import Baseline, Paid, RewardSource, Substituted
+from sage_rlvr.core.extras.source import Baseline, RewardSource, SourceRewards, Substituted
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan
@@ -107,14 +107,14 @@ class ReferenceProbability(RewardSource):
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()
-    def rewards_of(self, seen: Substituted) -> Paid:
+    def rewards_of(self, seen: Substituted) -> SourceRewards:
         """Rewards and supports, (B,) float32; a completion without an answer has support 0."""
         support = self._of(seen.logps, seen)
         if seen.before is not None and self.debias != "none":
             support = (support - self._of(seen.before, seen)).clamp(min=0.0)
         support = torch.where(seen.formed, support.clamp(max=self.clip), 0.0)
         earned = (1 - self.format_weight) * support + self.format_weight * seen.formed
-        return Paid(earned - self.repetition * (seen.repeated >= self.times), support)
+        return SourceRewards(earned - self.repetition * (seen.repeated >= self.times), support)
 
     def _of(self, logps: torch.Tensor, seen: Substituted) -> torch.Tensor:
         """p(y* | .) of each row, (B,) float32; of a row that counts no token, anything."""

@@ -36,7 +36,7 @@ from sage_rlvr.tasks.base import PromptedTask, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.math import mathematics_hash
-from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
+from sage_rlvr.tasks.prompts import BOXED, PromptFormat, location_in_words
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import number
 from sage_rlvr.verifiers.pool import shared
@@ -257,7 +257,7 @@ class GsmSymbolic(PromptedTask):
         """Worked answers are right, the same without or with another answer are wrong; what templates and splits promise."""
         rows = _different(self.templates, "test", SEED, AUDITED)
         golds = [p.answer for p in rows]
-        location = place_in_words(self.form.answer_in, self.form.tag)
+        location = location_in_words(self.form.answer_in, self.form.tag)
         yield Case("every worked answer is right", [(p, self.worked(p)) for p in rows], location=location)
         wrong = {
             "the answer plus 1": [(p, self.form.assistant(p.worked, _plus_one(p.answer))) for p in rows],

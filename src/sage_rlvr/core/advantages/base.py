@@ -50,7 +50,7 @@ class Seen:
         return value  # type: ignore[no-any-return]
 
 
-Paid = float | Literal["compared", "refused"]
+DeadValue = float | Literal["compared", "refused"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Dead:
     other groups; "refused" where it reads labels and these are none.
     """
 
-    all_right: Paid = 0.0
-    all_wrong: Paid = 0.0
-    none_right: Paid = "compared"
+    all_right: DeadValue = 0.0
+    all_wrong: DeadValue = 0.0
+    none_right: DeadValue = "compared"
 
     def __str__(self) -> str:
         cases = ((name.replace("_", " "), getattr(self, name)) for name in ("all_right", "all_wrong", "none_right"))

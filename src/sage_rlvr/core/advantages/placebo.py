@@ -113,7 +113,7 @@ class PlaceboRight(Advantage):
         return replace(self.advantage.dead(size), none_right="refused")
 
     def __call__(self, rewards: Groups, seen: Seen, step: int, key: Key) -> Groups:
-        advantages, right = self._paid(rewards, seen)
+        advantages, right = self._advantages_and_right(rewards, seen)
         rows = seen.require("rows", "PlaceboRight")
         words = key.bits(step, "placebo_right/order", rows.reshape(-1), 0).reshape(rows.shape)
         # from the order of row numbers to that of the words: both are the rows' own, wherever in the group they stand
@@ -122,10 +122,10 @@ class PlaceboRight(Advantage):
 
     def expected(self, rewards: Groups, seen: Seen) -> Groups:
         """The mean over the draws: each right completion earns the mean of the group's right ones."""
-        advantages, right = self._paid(rewards, seen)
+        advantages, right = self._advantages_and_right(rewards, seen)
         return torch.where(right, mean_where(advantages, right.float()), advantages)
 
-    def _paid(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
+    def _advantages_and_right(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
         """(P, G) what the permuted advantage pays, and which completions are right."""
         labels = checked(rewards if seen.verdicts is None else seen.verdicts, 2, "PlaceboRight")
         require_binary(

@@ -45,7 +45,7 @@ class MethodParts(Protocol):
     """What `conflict` of an extra and `describe` read of a `Method`, which imports both.
 
     `name`, `advantage`, `surrogate`, `anchor`, `reduction`, `rollout` and `extras` are its fields; `reads_labels`,
-    `is_stored_alone` and `sampled` are documented there.
+    `is_replay_only` and `sampled` are documented there.
     """
 
     @property
@@ -65,7 +65,7 @@ class MethodParts(Protocol):
     @property
     def reads_labels(self) -> bool: ...
     @property
-    def is_stored_alone(self) -> bool: ...
+    def is_replay_only(self) -> bool: ...
     def sampled(self) -> MethodParts: ...
 
 
@@ -157,7 +157,7 @@ class Extra(Part):
         """Why it cannot be part of this method, and the next step: the end of a sentence that begins with its name. "" = it can."""
         if reason := self.twice(method):
             return reason
-        if method.is_stored_alone:
+        if method.is_replay_only:
             return "changes a policy gradient, and with alone=True there is none: set alone=False, or remove the extra."
         if type(self).learn is not Extra.learn and is_staged(method.rollout):
             return (

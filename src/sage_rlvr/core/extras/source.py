@@ -43,7 +43,7 @@ class Substituted:
 
 
 @dataclass(frozen=True, eq=False)
-class Paid:
+class SourceRewards:
     """rewards (B,) float32, what a completion earns; support (B,) float32, the part of it that a filter by spread looks at."""
 
     rewards: Float[Tensor, " B"]
@@ -79,7 +79,7 @@ class RewardSource(Extra):
         ngram = 10
 
     @abstractmethod
-    def rewards_of(self, seen: Substituted) -> Paid:
+    def rewards_of(self, seen: Substituted) -> SourceRewards:
         """What B completions earn, each by itself: frozen, without gradient."""
 
     def conflict(self, method: MethodParts) -> str:

@@ -193,7 +193,7 @@ class Placebo(Guide):
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
         """log q, (B, T) float32; the multiset of its counted values in each set is that of `guide`, less their mean."""
         log_q = self.guide(signals, step, total_steps, key)
-        places = _canonical_places(signals)
+        places = _canonical_indices(signals)
         words = key.bits(step, "placebo/order", signals.row_ids, signals.positions).reshape(-1)[places]
         sets = self._sets(signals).reshape(-1)[places]
         by_set, shuffled = sets.argsort(stable=True), words.argsort(stable=True)
@@ -220,7 +220,7 @@ def _less_its_mean(values: Float[Tensor, " N"], sets: Int[Tensor, " N"]) -> Floa
     return (wide - sums[member] / counts[member]).float()
 
 
-def _canonical_places(signals: Signals) -> Int[Tensor, " N"]:
+def _canonical_indices(signals: Signals) -> Int[Tensor, " N"]:
     """Flat indices of the counted tokens, by row id and then by position: independent of padding and row order."""
     by_row = signals.row_ids.argsort()
     flat = torch.arange(signals.mask.numel(), device=signals.mask.device).reshape(signals.mask.shape)

@@ -45,8 +45,8 @@ class RolloutPlan(Part):
     def keeps(self, rewards: Rewards, *state: Any, **none: Any) -> Bool[Tensor, " P"]:
         """Which groups a step trains on, (P,) bool, of their raw rewards (P, G), each group by itself.
 
-        rewards: before any transform; the verifier's, or of a reward source its `Paid.support`. state: that of a plan with `start`,
-        the same for the whole step.
+        rewards: before any transform; the verifier's, or of a reward source its `SourceRewards.support`. state: that of a plan with
+        `start`, the same for the whole step.
         """
 
     def start(self) -> dict[str, Tensor]:

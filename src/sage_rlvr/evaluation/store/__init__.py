@@ -29,15 +29,15 @@ share, SQLite's locks are not safe: give each host a store of its own.
 from sage_rlvr.evaluation.store.identity import Identity
 from sage_rlvr.evaluation.store.reader import Counts
 from sage_rlvr.evaluation.store.repeats import Repeat
-from sage_rlvr.evaluation.store.sample import CHUNK, AskedProblem, Chunk, Sample, prompt_hash, seed_of
+from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, PromptAndGold, Sample, prompt_hash, seed_of
 from sage_rlvr.evaluation.store.samples import SampleStore, is_store
 
 __all__ = [
     "CHUNK",
-    "AskedProblem",
     "Chunk",
     "Counts",
     "Identity",
+    "PromptAndGold",
     "Repeat",
     "Sample",
     "SampleStore",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError, short
-from sage_rlvr.evaluation.store.sample import FINISHES, LABELS, TOKEN_LEVEL, Chunk, Sample, is_integer, said_of
+from sage_rlvr.evaluation.store.sample import FINISHES, LABELS, TOKEN_LEVEL, Chunk, Sample, is_integer, policy_turns
 
 
 def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[Sample], list[Chunk]]:
@@ -103,4 +103,4 @@ def _fits_turns(row: Sample, turns: int) -> bool:
     tokens = sum(count for _, _, count in row.turns)
     if row.token_ids is not None and tokens != len(np.asarray(row.token_ids)):
         return False
-    return 1 <= len(said_of(row.turns)) <= turns
+    return 1 <= len(policy_turns(row.turns)) <= turns

@@ -22,8 +22,8 @@ from sage_rlvr.evaluation.store.older import VERDICTS, has_table
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
-    AskedProblem,
     Chunk,
+    PromptAndGold,
     Sample,
     escape,
     natural,
@@ -98,8 +98,8 @@ class StoredSamples(Database):
         """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return requested(self.facts()["wanted"], str(self.path / FILE))
 
-    def place(self) -> str | None:
-        """The folder or name of the policy as recorded by `keep_place`; None without a record."""
+    def policy_path(self) -> str | None:
+        """The folder or name of the policy as recorded by `keep_policy_path`; None without a record."""
         model = self.facts().get("place")
         return None if model is None else str(model)
 
@@ -132,7 +132,7 @@ class StoredSamples(Database):
     def _versions(self, text: str) -> dict[str, Any]:
         return dict(parse_json(text, f"{self.path / FILE}, versions of a sample"))
 
-    def questions(self) -> dict[str, AskedProblem]:
+    def questions(self) -> dict[str, PromptAndGold]:
         """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
         self.verify()
         with self.transaction() as db:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.safe_io import parse_json
-from sage_rlvr.tasks.base import NO_ANSWER, Said
+from sage_rlvr.tasks.base import NO_ANSWER, Response
 
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
@@ -134,18 +134,18 @@ class Sample:
     turns: tuple[tuple[str, str, int], ...] | None = None
 
     @property
-    def said(self) -> Said:
+    def response(self) -> Response:
         """What the policy wrote: the text, or its turns."""
-        return self.text if self.turns is None else said_of(self.turns)
+        return self.text if self.turns is None else policy_turns(self.turns)
 
 
-def said_of(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
+def policy_turns(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
     """The policy's turns of an episode."""
     return tuple(text for who, text, _ in turns if who == POLICY)
 
 
 @dataclass(frozen=True)
-class AskedProblem:
+class PromptAndGold:
     """What every sample of a problem was drawn for. prompt: as it was rendered; gold: the answer in the task's row, None without
     one."""
 

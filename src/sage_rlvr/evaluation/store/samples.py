@@ -23,13 +23,13 @@ from sage_rlvr.evaluation.store.sample import (
     GUIDED,
     LABELS,
     SCORED,
-    AskedProblem,
     Chunk,
+    PromptAndGold,
     Sample,
     escape,
     judged_text,
     natural,
-    said_of,
+    policy_turns,
     text_hash,
     turns_in,
     unescape,
@@ -196,17 +196,17 @@ class SampleStore(StoredSamples):
                 "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
             )
 
-    def describe(self, questions: Mapping[str, AskedProblem]) -> None:
+    def describe(self, questions: Mapping[str, PromptAndGold]) -> None:
         """Keep the prompts and golds of problems that have none here yet."""
         if set(questions) <= set(self.questions()):
             return
         with self.transaction(write=True) as db:
             insert_questions(db, questions)
 
-    def keep_place(self, model: str) -> None:
+    def keep_policy_path(self, model: str) -> None:
         """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, as folders
         move."""
-        if self.place() != model:
+        if self.policy_path() != model:
             self.note(place=model)
 
     def _judges(self) -> set[str]:
@@ -304,7 +304,7 @@ def _judged_text(text: str, finish: str | None, turns: bool) -> str | tuple[str,
     """What a verifier gets of a stored text, or of stored turns."""
     if not turns:
         return judged_text(unescape(text), finish)
-    *before, last = said_of(turns_in(text))
+    *before, last = policy_turns(turns_in(text))
     return (*before, judged_text(last, finish))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, short
-from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL, AskedProblem, Chunk, escape, unescape
+from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL, Chunk, PromptAndGold, escape, unescape
 
 FILE, FORMAT = "store.sqlite", 4
 TURNS = "turns"  # JSON: [[who, text, tokens], ...]
@@ -117,18 +117,18 @@ def delete(db: sqlite3.Connection, chunk: Chunk) -> None:
     db.execute(f"DELETE FROM {rows}", address)
 
 
-def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
+def insert_questions(db: sqlite3.Connection, questions: Mapping[str, PromptAndGold]) -> None:
     """Prompts and golds of problems, except those that are there already."""
     rows = [(escape(name), *question_texts(question)) for name, question in sorted(questions.items())]
     db.executemany("INSERT OR IGNORE INTO problems (problem, prompt, gold) VALUES (?, ?, ?)", rows)
 
 
-def question_of(prompt: str, gold: str | None) -> AskedProblem:
+def question_of(prompt: str, gold: str | None) -> PromptAndGold:
     """Prompt and gold from their stored texts."""
-    return AskedProblem(unescape(prompt), None if gold is None else unescape(gold))
+    return PromptAndGold(unescape(prompt), None if gold is None else unescape(gold))
 
 
-def question_texts(question: AskedProblem | None) -> tuple[str | None, str | None]:
+def question_texts(question: PromptAndGold | None) -> tuple[str | None, str | None]:
     """Inverse of `question_of`; nothing without a question."""
     if question is None:
         return None, None

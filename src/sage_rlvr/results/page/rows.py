@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from sage_rlvr.evaluation.store import AskedProblem, Sample
+from sage_rlvr.evaluation.store import PromptAndGold, Sample
 from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SampleSet, by_standing, standings
 from sage_rlvr.results.readers import CountTable
@@ -117,10 +117,10 @@ def chosen(right: Sequence[bool], many: int) -> list[int]:
     return first
 
 
-def _question(table: CountTable, problem: str, name: str) -> AskedProblem:
+def _question(table: CountTable, problem: str, name: str) -> PromptAndGold:
     """Prompt and gold; where the id is the prompt, as in logs of TRL and verl, it stands for it."""
     prompt = table.prompts.get(problem, "" if name == problem else problem)
-    return AskedProblem(prompt=prompt, gold=table.golds.get(problem))
+    return PromptAndGold(prompt=prompt, gold=table.golds.get(problem))
 
 
 def names_of(problems: Sequence[str]) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import SageError
 from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
-from sage_rlvr.evaluation.store import AskedProblem, Sample, SampleStore
+from sage_rlvr.evaluation.store import PromptAndGold, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, turns_in, unescape, unmarked
 from sage_rlvr.evaluation.store.schema import TURNS
 from sage_rlvr.extras import advice
@@ -65,7 +65,7 @@ class SampleSet:
     guide: str | None = None
     temperature: float = 1.0
     limit: int | None = None
-    questions: Mapping[str, AskedProblem] = field(default_factory=dict)
+    questions: Mapping[str, PromptAndGold] = field(default_factory=dict)
     plain: bool = False
 
     @property
@@ -78,7 +78,7 @@ def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown
     """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
-    for row in sorted(sampled.rows, key=lambda row: in_order(design, row.place)):
+    for row in sorted(sampled.rows, key=lambda row: in_order(design, row.policy_key)):
         if row.store is None:  # page/rows.py has the rows of files
             continue
         with row.store.open() as store:
@@ -232,7 +232,7 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
             raise
         warnings.warn(f"the page shows each sample as plain text, because the view by token {needs}", stacklevel=2)
         return None
-    for source in _places(store):
+    for source in _tokenizer_sources(store):
         try:
             tokens = load_tokens(source)
         except SageError:
@@ -243,10 +243,10 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
     return None
 
 
-def _places(store: SampleStore) -> list[str]:
+def _tokenizer_sources(store: SampleStore) -> list[str]:
     """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
-    named = [source for source in (store.place(), store.identity.model) if source]
+    named = [source for source in (store.policy_path(), store.identity.model) if source]
     cached = [folder for source in named if (folder := cached_folder(source)) is not None]
     folders = dict.fromkeys(str(folder) for folder in (*runs, *map(folder_of, named), *cached) if folder.is_dir())
     return [*folders, "embedded"]
@@ -284,24 +284,24 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     """Every shown sample. Problems, reasons and tokens are places in lists; entropies (nats) and q are rounded to three digits."""
     lists: dict[str, dict[str, int]] = {"problems": {}, "spellings": {}, "reasons": {}, "prompts": {}, "golds": {}}
 
-    def place(name: str, text: str) -> int:
+    def index_of(name: str, text: str) -> int:
         return lists[name].setdefault(visible(text), len(lists[name]))
 
     on_page = {s.problem for one in sets for s, _ in one.shown}
     words = standings(solved_in(sets))
     for problem in by_standing(by_difference(sets), words):
         if problem in on_page:
-            place("problems", problem)
+            index_of("problems", problem)
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:
             row: dict[str, Any] = {
-                "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
-                "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
+                "s": number, "p": index_of("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
+                "r": index_of("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
                 "a": _answer(s), "l": _cut_at(s, one.limit),
             }  # fmt: skip
             if tokens is not None:
-                row["k"] = [place("spellings", text) for text in tokens]
+                row["k"] = [index_of("spellings", text) for text in tokens]
                 row["e"], row["q"] = _numbers(s.entropies), _numbers(s.q)
             elif s.entropies is not None or s.q is not None:
                 row["m"] = 1
@@ -314,7 +314,7 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     named = [
         {
             "name": visible(name), "arm": one.arm, "guide": visible(one.guide or ""), "plain": int(one.plain),
-            "asked": [[place("problems", problem), *_asked(question, place)] for problem, question in _questions(one).items()],
+            "asked": [[index_of("problems", name), *_indices_of(question, index_of)] for name, question in _questions(one).items()],
         }
         for name, one in zip(_names(sets), sets, strict=True)
     ]  # fmt: skip
@@ -338,12 +338,12 @@ def _answer(s: Sample) -> str | None:
     return None if answer is None or answer == s.text[:LONGEST] else visible(answer)[:200]
 
 
-def _questions(one: SampleSet) -> dict[str, AskedProblem]:
+def _questions(one: SampleSet) -> dict[str, PromptAndGold]:
     """Of the problems that have samples on the page."""
     return {s.problem: one.questions[s.problem] for s, _ in one.shown if s.problem in one.questions}
 
 
-def _asked(question: AskedProblem, index_of: Callable[[str, str], int]) -> tuple[int, int | None]:
+def _indices_of(question: PromptAndGold, index_of: Callable[[str, str], int]) -> tuple[int, int | None]:
     """The places of a prompt and of a gold; None without a gold."""
     gold = None if question.gold is None else index_of("golds", question.gold[:LONGEST])
     return index_of("prompts", question.prompt[:LONGEST]), gold

@@ -50,7 +50,7 @@ def page_of(
     base = design.base or next(iter(them), "")
     about = _about(summary, them)
     values: dict[str, Any] = {"summary": summary, "brief": brief, "base": base, "k": k, "about": about, "seeds": about["seeds"]}
-    values |= _said(results, findings, summary, list(dict.fromkeys([*them, *design.names])))
+    values |= _comparison_values(results, findings, summary, list(dict.fromkeys([*them, *design.names])))
     values |= scores.scores_of(
         summary,
         them,
@@ -141,7 +141,7 @@ def _about(summary: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict
     }
 
 
-def _said(results: Results, findings: Findings, summary: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+def _comparison_values(results: Results, findings: Findings, summary: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """The answer and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
     rows = findings.rows
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]

@@ -34,7 +34,7 @@ HALF = "the last line of the file has no end, so it may still be written, or was
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """A file with rows. `place` names a row in errors."""
+    """A file with rows. `location` names a row in errors."""
 
     path: Path
 
@@ -52,7 +52,7 @@ class RowFile:
             return "empty"
         if first[:1] not in (b"[", b"{"):
             return "csv"
-        return "document" if first[:1] == b"[" or self._is_alone or _is_open(first) else "lines"
+        return "document" if first[:1] == b"[" or self._is_one_line or _is_open(first) else "lines"
 
     @cached_property
     def keys(self) -> frozenset[str]:
@@ -68,17 +68,17 @@ class RowFile:
         if self.container == "document":
             first = self._document[0] if isinstance(self._document, list) and self._document else self._document
         else:
-            first = _parsed(self._first, self.place(1), True)
+            first = _parsed(self._first, self.location(1), True)
         return frozenset(map(str, first)) if isinstance(first, dict) else frozenset()
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         """A row in errors: "base.jsonl:3"; of a table "base.parquet, row 3"; of an archive its member."""
         if self.container == "archive":
             return f"{self.path}, {self.members[number]}"
         return f"{self.path}:{number}" if self.container in ("lines", "csv") else f"{self.path}, row {number}"
 
     def rows(self, columns: Sequence[str] = ()) -> Numbered:
-        """(number, tree) of every row; `place` names the row. columns: of Parquet, the only columns to unpack. An archive has
+        """(number, tree) of every row; `location` names the row. columns: of Parquet, the only columns to unpack. An archive has
         members and no rows, see `trees`."""
         if self.container == "lines":
             yield from self._of_lines()
@@ -121,7 +121,7 @@ class RowFile:
         return next((data.strip() for _, data, _ in self._lines() if data.strip()), b"").removeprefix(b"\xef\xbb\xbf")
 
     @cached_property
-    def _is_alone(self) -> bool:
+    def _is_one_line(self) -> bool:
         """Whether only one line is not blank, and it is whole."""
         some = list(islice((ended for _, data, ended in self._lines() if data.strip()), 2))
         return len(some) == 1 and self._first.endswith(b"}")
@@ -149,7 +149,7 @@ class RowFile:
             if whole:
                 yield from zip((number for number, _, _ in block), trees, strict=True)
             else:
-                yield from ((number, _parsed(data, self.place(number), ended)) for number, data, ended in block)
+                yield from ((number, _parsed(data, self.location(number), ended)) for number, data, ended in block)
 
     def _of_document(self) -> Numbered:
         tree = self._document
@@ -162,7 +162,7 @@ class RowFile:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = data[: error.start].count(b"\n") + 1
-            raise DataError(f"{self.place(line)}: not UTF-8 (byte {data[error.start]:#04x}); save the file as UTF-8") from error
+            raise DataError(f"{self.location(line)}: not UTF-8 (byte {data[error.start]:#04x}); save the file as UTF-8") from error
         csv.field_size_limit(LINE)  # 128 KiB by default, less than a long completion
         table = csv.reader(io.StringIO(text, newline=""))
         header = next(table)
@@ -171,7 +171,7 @@ class RowFile:
                 continue
             if len(cells) != len(header):
                 raise DataError(
-                    f"{self.place(table.line_num)}: {len(cells)} cells under {len(header)} columns; {AGAIN}"
+                    f"{self.location(table.line_num)}: {len(cells)} cells under {len(header)} columns; {AGAIN}"
                 )
             yield (
                 table.line_num,

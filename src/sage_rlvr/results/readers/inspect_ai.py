@@ -44,9 +44,9 @@ def _log(file: RowFile) -> tuple[Mapping[str, Any], list[tuple[int, str, Mapping
     """The header, and (number, location, tree) of every sample."""
     if file.container == "archive":
         header = next((tree for _, tree in file.trees("header.json")), {})
-        return header, [(number, file.place(number), tree) for number, tree in file.trees("samples/")]
+        return header, [(number, file.location(number), tree) for number, tree in file.trees("samples/")]
     tree = file.document()
-    return tree, [(number, file.place(number), one) for number, one in enumerate(tree["samples"] or (), 1)]
+    return tree, [(number, file.location(number), one) for number, one in enumerate(tree["samples"] or (), 1)]
 
 
 def _scores(location: str, tree: Mapping[str, Any]) -> dict[str, float]:

@@ -34,7 +34,7 @@ def lighteval(file: RowFile, choice: Choice) -> FileRows:
         if not several:
             yield number, row | {"score": value, "text": texts[0] if texts else None}
         else:
-            yield number, row | _counted(file.place(number), name, value, len(texts))
+            yield number, row | _counted(file.location(number), name, value, len(texts))
 
 
 def _metrics(tree: Mapping[str, Any]) -> dict[str, Any]:

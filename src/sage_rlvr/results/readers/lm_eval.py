@@ -27,7 +27,7 @@ def lm_eval(file: RowFile, choice: Choice) -> FileRows:
     name = choice.of(names, file.path, "scores (metric,filter)")
     for number, tree in kept:
         if name in _names(tree):
-            yield from ((number, row) for row in _completions(file.place(number), tree, name))
+            yield from ((number, row) for row in _completions(file.location(number), tree, name))
 
 
 def _names(tree: Mapping[str, Any]) -> list[str]:

@@ -243,7 +243,7 @@ class _Groups:
             )
         for name in shape.per_problem:
             if (value := row[name]) is not None:
-                self._beside(number, group, problem, name, value)
+                self._add_field(number, group, problem, name, value)
 
     def _shape(self, number: int, row: Mapping[str, Any], keys: tuple[str, ...]) -> _Shape:
         """What rows with these keys have; nearly all rows of a file have the same keys."""
@@ -278,7 +278,7 @@ class _Groups:
     def _error(self, number: int, name: str, value: Any, problem: str) -> DataError:
         shown = repr(value)
         return DataError(
-            f"{self.file.place(number)}: {name} = {shown if len(shown) < 60 else shown[:57] + '...'}: {problem}"
+            f"{self.file.location(number)}: {name} = {shown if len(shown) < 60 else shown[:57] + '...'}: {problem}"
         )
 
     def _check_kind(self, number: int, row: Mapping[str, Any], kind: str) -> None:
@@ -288,10 +288,10 @@ class _Groups:
                 f"the row has {' and '.join(texts)} and no score; add \"correct\": true or false"
                 if texts else 'a row has "n" and "c", or "correct", or "score"'
             )  # fmt: skip
-            raise DataError(f"{self.file.place(number)}: nothing says whether the row is correct: {hint}")
+            raise DataError(f"{self.file.location(number)}: nothing says whether the row is correct: {hint}")
         if self.kind:
             raise DataError(
-                f"{self.file.place(number)}: a row with {_field(kind)} among rows with {_field(self.kind)}; write all rows alike"
+                f"{self.file.location(number)}: a row with {_field(kind)} among rows with {_field(self.kind)}; write all rows alike"
             )
         self.kind = kind
 
@@ -372,7 +372,7 @@ class _Groups:
             number, "correct", value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
         )
 
-    def _beside(self, number: int, group: Group, problem: str, name: str, value: Any) -> None:
+    def _add_field(self, number: int, group: Group, problem: str, name: str, value: Any) -> None:
         known = self.more.setdefault(group, {}).setdefault(name, {})
         if name == "keys":
             if not isinstance(value, dict) or not all(isinstance(n, int) and n > 0 for n in value.values()):

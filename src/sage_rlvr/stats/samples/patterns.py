@@ -45,7 +45,7 @@ class Pattern:
     hits: tuple[str, ...]
     false_hits: tuple[str, ...]
 
-    def found(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether the text shows the pattern."""
         return bool(self.spans(text))
 
@@ -135,7 +135,7 @@ def pattern_frequencies(
     totals = np.bincount(of, minlength=len(keys))
     out = {}
     for name, pattern in (load_patterns() if patterns is None else patterns).items():
-        hits = np.bincount(of, [pattern.found(text) for text in solved], len(keys))
+        hits = np.bincount(of, [pattern.matches(text) for text in solved], len(keys))
         sparse = is_sparse(hits, totals)
         micro = pooled_share(hits, totals, level=level, resamples=resamples, seed=seed)
         macro = share_interval(hits / totals, level=level)
@@ -186,7 +186,7 @@ def _shares(
     pattern: Pattern, texts: Sequence[str], correct: ArrayLike, problems: Sequence[Hashable]
 ) -> dict[Hashable, float]:
     solved, of, keys, _ = _correct_ones(texts, correct, problems)
-    hits = np.bincount(of, [pattern.found(text) for text in solved], len(keys))
+    hits = np.bincount(of, [pattern.matches(text) for text in solved], len(keys))
     return dict(zip(keys, (hits / np.bincount(of, minlength=len(keys))).tolist(), strict=True))
 
 

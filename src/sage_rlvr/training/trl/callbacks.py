@@ -23,7 +23,7 @@ from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, newest_complete, replacing_folder, seal, writing
 from sage_rlvr.training.state import check_replaceable
-from sage_rlvr.training.trackers import check_installed, told_once
+from sage_rlvr.training.trackers import check_installed, skip_logged_steps
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
@@ -143,7 +143,7 @@ def carry_on(
     done, total = int(state.global_step), state.max_steps if trainer.args.max_steps < 0 else trainer.args.max_steps
     if run is not None:
         run.truncate_metrics(done)
-        told_once(trainer, run.logged + 1)
+        skip_logged_steps(trainer, run.logged + 1)
         for torn in [path for path in Path(trainer.args.output_dir).glob("checkpoint-*") if not (path / MANIFEST).is_file()]:
             shutil.rmtree(torn)  # or its files would be sealed with those of the next one of its name
     if newest is not None and done >= total:

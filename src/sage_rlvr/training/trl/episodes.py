@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import refuse
-from sage_rlvr.models.episodes import said_in, sample_episodes
+from sage_rlvr.models.episodes import responses_of, sample_episodes
 from sage_rlvr.models.policy import Asking, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
@@ -66,7 +66,7 @@ class Episodes:
         )  # fmt: skip
         columns = (rollout.tokens, rollout.logps, rollout.drawn.int())
         ids, logps, own = ([row[m].tolist() for row, m in zip(column, rollout.mask, strict=True)] for column in columns)
-        turns_of_rows = [list(turns) for turns in said_in(tokens, rollout)]
+        turns_of_rows = [list(turns) for turns in responses_of(tokens, rollout)]
         return {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": logps, "env_mask": own, "said": turns_of_rows}
 
 

@@ -221,7 +221,7 @@ class _Choice:
         self.trainer, self.model, self.source, self.plain = trainer, model, anchor.source, plain
         self.of_policy = anchor.source == "sft" or anchor.snapshot_step is not None
         named = base_model if anchor.source == "base" else None if self.of_policy else anchor.source
-        self.place = None if named is None else source_of(named)
+        self.name_or_path = None if named is None else source_of(named)
         self.how: str | None = None
 
     def load(self, path: str, *args: Any, **kwargs: Any) -> PreTrainedModel:
@@ -235,7 +235,7 @@ class _Choice:
                 return frozen(copy_of(policy))
             self.how = f"loaded from {path} because the policy is split over devices; compared with the policy at step 0"
             return self.plain(path, *args, **kwargs)
-        if self.place is not None and not same_place(self.place, path):
+        if self.name_or_path is not None and not same_model(self.name_or_path, path):
             return self.other(kwargs)
         if not path:
             raise ConfigError(
@@ -253,23 +253,23 @@ class _Choice:
         return model
 
     def other(self, kwargs: dict[str, Any]) -> PreTrainedModel:
-        """The model at `place`, without gradient. ConfigError if there is none, or one with another vocabulary."""
-        assert self.place is not None
-        self.how = f"loaded from {self.place}"
+        """The model `name_or_path`, without gradient. ConfigError if there is none, or one with another vocabulary."""
+        assert self.name_or_path is not None
+        self.how = f"loaded from {self.name_or_path}"
         try:
-            model = self.plain(self.place, **{name: value for name, value in kwargs.items() if name != "revision"})
-            tokens = Tokens.of(AutoTokenizer.from_pretrained(self.place))
+            model = self.plain(self.name_or_path, **{name: value for name, value in kwargs.items() if name != "revision"})
+            tokens = Tokens.of(AutoTokenizer.from_pretrained(self.name_or_path))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"SageTrainer: the reference {self.place!r} (source = {self.source!r}) could not be loaded: {error}"
+                f"SageTrainer: the reference {self.name_or_path!r} (source = {self.source!r}) could not be loaded: {error}"
             ) from error
         policy, ours = self.trainer.model, self.trainer.processing_class
         named = (policy.config._name_or_path, policy, Tokens.of(getattr(ours, "tokenizer", ours)))
-        check_vocabularies(named, (self.place, model, tokens))
+        check_vocabularies(named, (self.name_or_path, model, tokens))
         return frozen(model)
 
 
-def same_place(first: str, second: str) -> bool:
+def same_model(first: str, second: str) -> bool:
     """Whether two names of a model, folders or Hub ids, are of the same one."""
     return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
@@ -292,10 +292,10 @@ def _settle_adapters(trainer: PolicyTrainer, choice: _Choice) -> str:
     model = trainer.accelerator.unwrap_model(trainer.model)
     check_trained(model)
     below = str(model.get_base_model().config._name_or_path)
-    if choice.place is not None and not (isinstance(choice.model, str) and same_place(choice.place, below)):
+    if choice.name_or_path is not None and not (isinstance(choice.model, str) and same_model(choice.name_or_path, below)):
         drop(model)
         trainer.ref_model = _prepared(trainer, choice, model)
-        return f"loaded from {choice.place}"
+        return f"loaded from {choice.name_or_path}"
     if not choice.of_policy:
         if init_of(model.peft_config[TRAINED]).startswith(MOVES_WEIGHTS):
             raise ConfigError(
@@ -317,7 +317,7 @@ def _prepared(trainer: PolicyTrainer, choice: _Choice, model: Any) -> PreTrained
     args, policy = trainer.args, model.get_base_model()
     if sharded(trainer) or args.cast_lm_head_to_fp32:
         raise ConfigError(
-            f"SageTrainer: a reference loaded from {choice.place} together with adapters is not supported with "
+            f"SageTrainer: a reference loaded from {choice.name_or_path} together with adapters is not supported with "
             "DeepSpeed, FSDP or cast_lm_head_to_fp32; use source='sft' or 'base', or train without adapters."
         )
     kwargs = {"dtype": policy.dtype, "attn_implementation": policy.config._attn_implementation, "device_map": None}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.extras.source import Paid, RewardSource
+from sage_rlvr.core.extras.source import RewardSource, SourceRewards
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.policy import Tokens
@@ -57,7 +57,7 @@ def initial_of(trainer: PolicyTrainer) -> PreTrainedModel | None:
 def pay(trainer: PolicyTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
     """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
     assert trainer.method is not None and trainer.method.reward_source is not None
-    computed = _paid(trainer, trainer.method.reward_source, output, rows)
+    computed = _source_rewards(trainer, trainer.method.reward_source, output, rows)
     output["sage_support"] = computed.support
     shares: list[Tensor] = [trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (computed.rewards, computed.support)]
     rewards, support = shares
@@ -76,7 +76,7 @@ def looked_at(trainer: PolicyTrainer, output: Inputs, rewards: Tensor) -> Tensor
     return rewards if support is None else trainer.accelerator.gather(support).reshape(rewards.shape)
 
 
-def _paid(trainer: PolicyTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> Paid:
+def _source_rewards(trainer: PolicyTrainer, source: RewardSource, output: Inputs, rows: list[dict[str, Any]]) -> SourceRewards:
     policy = trainer.accelerator.unwrap_model(trainer.model)
     tokens = Tokens.of(trainer.processing_class, policy)
     ids, prompt_ids = (

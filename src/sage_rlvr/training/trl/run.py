@@ -34,7 +34,7 @@ from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
 from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
-from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, place_in_words
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, location_in_words
 from sage_rlvr.tasks.rows import DataSource, Say, tell
 from sage_rlvr.training.model_card import facts, render, truncated
 from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
@@ -271,5 +271,5 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
         columns["solution"] = list(worked_solutions(source, data_set))
     else:
         check_golds(data_set.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
-    say(f"{data_set}; prompt format: {data.prompt}; answers are read {place_in_words(form.answer_in, form.tag)}")
+    say(f"{data_set}; prompt format: {data.prompt}; answers are read {location_in_words(form.answer_in, form.tag)}")
     return Dataset.from_dict(columns)

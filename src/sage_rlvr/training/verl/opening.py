@@ -36,7 +36,7 @@ def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
     rate, schedule = float(read(f"{OPTIMIZER}.lr") or 0.0), str(read(f"{OPTIMIZER}.lr_scheduler_type") or "constant")
     setting = _setting(str(read(f"{MODEL}.path")), lora, workers, lr=rate, schedule=schedule, lr_by=f"{OPTIMIZER}.lr")
     prompt = first_prompt(trainer.tokenizer, trainer.train_dataset[0]["raw_prompt"], read(CHAT) or {})
-    announce(note, setting, prompt=prompt, begin=trainer.global_steps - 1, tell=_told)
+    announce(note, setting, prompt=prompt, begin=trainer.global_steps - 1, tell=_note_warning)
 
 
 def first_prompt(tokenizer: Any, messages: Any, options: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def note(line: str) -> None:
     print(f"sage: {line}", flush=True)
 
 
-def _told(kind: str, step: int, message: str) -> None:
+def _note_warning(kind: str, step: int, message: str) -> None:
     note(f"warning: {message}")
 
 

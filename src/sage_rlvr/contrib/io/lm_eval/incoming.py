@@ -17,7 +17,7 @@ from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.judged import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.identity import Identity
-from sage_rlvr.evaluation.store.sample import AskedProblem, Sample, prompt_hash
+from sage_rlvr.evaluation.store.sample import PromptAndGold, Sample, prompt_hash
 from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.safe_io import MIB, parse_json, read_json, read_lines
 
@@ -153,7 +153,7 @@ def import_lm_eval(
         warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; only the first of each is imported")
     # Before any sample, so that no sample stands there whose document is unknown.
     write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
-    opened.describe({problem: AskedProblem(str(row["prompt"]), str(row["target"]) or None) for problem, row in kept.items()})
+    opened.describe({problem: PromptAndGold(str(row["prompt"]), str(row["target"]) or None) for problem, row in kept.items()})
     at_once = -(-_BATCH // repeats)
     for first in range(0, len(documents), at_once):
         some = documents[first : first + at_once]

@@ -32,7 +32,7 @@ from sage_rlvr.contrib.tasks.repair.programs import (
 )
 from sage_rlvr.errors import ConfigError, require
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Said, Task, Turn, hash_of
+from sage_rlvr.tasks.base import Response, Task, Turn, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool
@@ -122,15 +122,15 @@ class Repair(Task):
         """The verdict of the unit tests on the program as the turns left it."""
         return self.verify_all([(problem, tuple(responses))])[0]
 
-    def judge_all(self, pairs: Sequence[tuple[Broken, Said]]) -> list[Verdict]:
+    def judge_all(self, pairs: Sequence[tuple[Broken, Response]]) -> list[Verdict]:
         """`verify_all`: turns are edits one after the other."""
         return self.verify_all(pairs)
 
-    def verify_all(self, pairs: Sequence[tuple[Broken, Said]]) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[Broken, Response]]) -> list[Verdict]:
         """Many at once, each edited program run once."""
         return _tested([(problem, self.answer_key(problem, completion)) for problem, completion in pairs], self.seconds)
 
-    def answer_key(self, problem: Broken, completion: Said) -> str | None:
+    def answer_key(self, problem: Broken, completion: Response) -> str | None:
         """The edited program; None without an edit."""
         if isinstance(completion, str):
             return edited(problem.source, completion)
