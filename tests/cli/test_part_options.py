@@ -97,7 +97,9 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert "overlong_shaping" in capsys.readouterr().out
     assert code("token_weights") == 0
     said = capsys.readouterr().out
-    assert said.startswith("token_weight: extras, of which a method has one") and "  eapo  " in said and "replay" not in said
+    assert said.startswith("token_weight: extras, of which a method has at most one")
+    assert "  eapo  " in said and "replay" not in said
+    assert code("token_wieght") != 0 and "token_weight" in capsys.readouterr().err
     assert code("filterd") != 0
     assert "unknown part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
     assert code("clip") == 0

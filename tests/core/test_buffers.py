@@ -180,7 +180,7 @@ LOGPS = torch.tensor([[-0.9, -0.5], [-2.5, math.nan], [-0.25, -0.25]])
 
 def gradient(buffer):
     """d loss / d logps at `LOGPS`, prompt 5 first; the loss; its metrics."""
-    rows = replace(buffer.rows(STORED, 0, Key(0)), requested=4)
+    rows = replace(buffer.rows(STORED, 0, Key(0)), requested_prompts=4)
     order = (rows.answers.problem * 10 + rows.answers.answer).argsort()
     rows = replace(rows, answers=rows.answers.take(order), owners=torch.tensor([0, 0, 1]))
     leaf = LOGPS.clone().requires_grad_(True)

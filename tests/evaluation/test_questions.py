@@ -102,11 +102,11 @@ def test_the_page_has_prompt_gold_entropies_and_q_of_each_sample_of_a_plain_mode
 
 def test_one_sample_whose_tokens_are_another_text_leaves_the_signals_of_the_others(store: Path, tmp_path: Path) -> None:
     with SampleStore.open(store) as old:
-        rows, place = old.samples(), old.policy_path()
+        rows, place = old.samples(), old.policy_name_or_path()
         assert place is not None
         with SampleStore.open(tmp_path / "odd", old.identity) as odd:
             odd.commit([replace(row, text="another text") if i == 3 else row for i, row in enumerate(rows)])
-            odd.keep_policy_path(place)
+            odd.keep_policy_name_or_path(place)
     data = page_data(tmp_path / "odd")
     assert ["k" in row for row in data["rows"]] == [i != 3 for i in range(16)]
     assert data["rows"][3]["m"] == 1 and data["rows"][3]["t"] == "another text"

@@ -73,7 +73,7 @@ def test_it_is_read_and_stays_what_it_was(tmp_path: Path, version: int) -> None:
         keys = ("verifier_hash", "by", "rows")
         assert [[p[key] for key in keys] for p in store.verifiers()] == [[p[key] for key in keys] for p in new.verifiers()]
         assert store.verifiers()[1]["at"] is not None and store.verifiers()[0]["at"] is None
-        assert store.wanted() == {"problems": 2, "n": 4} and store.policy_path() == "model"
+        assert store.wanted() == {"problems": 2, "n": 4} and store.policy_name_or_path() == "model"
         assert store.questions() == (QUESTIONS if version == 2 else {})
         assert store.missing(PROBLEMS, 4) == [] and len(store.missing(["a", "b", "c"], 6)) == 5
     assert (folder / "store.sqlite").read_bytes() == before

@@ -40,6 +40,20 @@ def left_by_a_kill(store: SampleStore, folder: Path) -> Path:
 # ---- a log belongs to its file
 
 
+def test_a_copy_over_a_store_that_is_open_is_refused_at_the_next_opening(tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 2, SMALL):
+        pass
+    older = (tmp_path / "s" / "store.sqlite").read_bytes()
+    with evaluate(tmp_path / "s", PROBLEMS, 4, SMALL):
+        pass
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL):
+        with open(tmp_path / "s" / "store.sqlite", "r+b") as file:  # the same file, in place
+            file.write(older)
+            file.truncate()
+        with pytest.raises(DataError, match=r"store.sqlite-wal: this log was not written for the store.sqlite beside it"):
+            SampleStore.open(tmp_path / "s")
+
+
 def test_a_copy_restored_beside_a_stale_log_is_refused_and_not_overwritten(tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 4, SMALL) as store:
         killed = left_by_a_kill(store, tmp_path / "killed")

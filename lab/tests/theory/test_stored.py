@@ -118,7 +118,7 @@ def test_a_mean_over_all_rollouts_is_the_term_and_the_right_part_of_a_later_upda
             torch.tensor([7]), rewards, members[None], members[:, None].expand(-1, 3), RAGGED.mask[members], wrote[members], 5,
             method.advantage(rewards),
         )  # fmt: skip
-        rows = replace(buffer.rows(buffer.rule.add(Answers.none(), new), 0, Key(0)), requested=1)
+        rows = replace(buffer.rows(buffer.rule.add(Answers.none(), new), 0, Key(0)), requested_prompts=1)
         loss, _ = buffer_loss(buffer, logps[rows.answers.answer][:, : rows.mask.shape[1]], rows, buffer_budget(buffer, rows, 3))
         total = total + float(probs[members].prod()) * loss
     stored = replace(method, extras=(replace(buffer, alone=True),))

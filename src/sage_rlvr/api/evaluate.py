@@ -437,10 +437,10 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
     if is_store(path):
         with SampleStore.open(path) as store:
-            policy_path, name = store.policy_path(), store.identity.model
-        if policy_path is None:
+            name_or_path, name = store.policy_name_or_path(), store.identity.model
+        if name_or_path is None:
             raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
-        return replace(run, policy=name, model=policy_path, store=path, **own)
+        return replace(run, policy=name, model=name_or_path, store=path, **own)
     of_run = is_run(path)
     name, model = "base" if what == "embedded" else path.name, str(path / "policy") if of_run else what
     home = path / "samples" if of_run else RUNS / "samples" / name

@@ -148,13 +148,13 @@ class Parts(Command):
             return 0
         from sage_rlvr.cli.part_options import about, extras_by_kind
 
-        extras = extras_by_kind().get(requested.removesuffix("s"))
-        if extras:
-            session.say(*_listed(f"{requested.removesuffix('s')}: extras, of which a method has one", extras))
+        kinds, kind = extras_by_kind(), requested.removesuffix("s")
+        if extras := kinds.get(kind):
+            session.say(*_listed(f"{kind}: extras, of which a method has at most one", extras))
             return 0
         of_name = [kind for kind in HOMES if requested in registry_of(kind)]
         if not of_name:
-            near = ", ".join(neighbors(requested, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
+            near = ", ".join(neighbors(requested, [*HOMES, *kinds, *(name for kind in HOMES for name in registry_of(kind))]))
             near = f"; near it: {near}" if near else ""
             raise ConfigError(
                 f"unknown part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"

@@ -225,7 +225,7 @@ def sample_into_store(
         lacking = len(store.missing(task.problems, run.samples)) * size
         if os.access(run.store, os.W_OK):
             store.describe(task.questions(prompts))
-            store.keep_policy_path(_policy_path(run.model))
+            store.keep_policy_name_or_path(_name_or_path(run.model))
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.server_model}
             together = identity.together > 1
@@ -241,7 +241,7 @@ def sample_into_store(
     return store, task
 
 
-def _policy_path(model: str) -> str:
+def _name_or_path(model: str) -> str:
     """Where a policy is found again: the whole path of a folder, else its name."""
     folder = folder_of(model)
     return str(folder.resolve()) if model not in NAMED and folder.is_dir() else model

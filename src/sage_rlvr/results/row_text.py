@@ -89,17 +89,17 @@ def unread(row: Row) -> bool:
 class View:
     """The texts of a row.
 
-    metric: with the task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the outcome,
-    with the reason of an unknown one. about: checkpoints or methods. score, rival_score: the means of both arms. over: the units of
-    the interval. holm: the corrected p. power, detectable: the detectable difference in full and in short. decided: which of two
-    procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where a is.
+    metric_text: with the task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the
+    outcome, with the reason of an unknown one. about: checkpoints or methods. score, rival_score: the means of both arms. over: the
+    units of the interval. holm: the corrected p. power, detectable: the detectable difference in full and in short. decided: which
+    of two procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where a is.
     runs: "one run each"."""
 
     a: str
     b: str
     name: str
     rival: str
-    metric: str
+    metric_text: str
     outcome: End
     label: str
     about: str
@@ -124,12 +124,12 @@ class View:
     @property
     def head(self) -> str:
         """ "pass@256 on word_problems, chance 0.512"."""
-        return listed(self.metric, self.chance)
+        return listed(self.metric_text, self.chance)
 
     @property
     def column(self) -> str:
         """The head of a column, on a line each: "vs GRPO", "pass@256", "chance 0.512"."""
-        return listed(f"vs {self.rival}", self.metric, self.chance, by="\n")
+        return listed(f"vs {self.rival}", self.metric_text, self.chance, by="\n")
 
     @property
     def brief(self) -> str:
@@ -216,7 +216,7 @@ def view(row: Row) -> View:
         b=row.b,
         name=f"{row.a} vs {row.b}" if row.why == "placebo" else row.a,
         rival=rival(row),
-        metric=f"{row.metric} on {row.task}" if row.task else str(row.metric),
+        metric_text=f"{row.metric} on {row.task}" if row.task else str(row.metric),
         outcome=word,
         label=f"{word} ({reason})" if reason else word,
         about=ABOUT[c.over] if c.known else "",

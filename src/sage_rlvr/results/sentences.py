@@ -25,7 +25,7 @@ from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
 
-SENTENCE = "{v.a} vs {v.b}, {v.metric}: {v.label}{v.about}{v.full}."
+SENTENCE = "{v.a} vs {v.b}, {v.metric_text}: {v.label}{v.about}{v.full}."
 LINE = "Against {v.rival}, {v.head}: {ends}."
 LEVELS = "{v.head}: {v.b} {v.rival_score}; {ends}."
 ARM = "{v.name}{v.brief}"

@@ -268,14 +268,17 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
     task.ready(say, split)
 
 
-def check_ids(task: Task, split: str) -> None:
+def check_ids(task: Task, split: str, problems: Sequence[Any] | None = None) -> None:
     """DataError where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart.
 
-    The problems of a `Generated` task are a list in training alone; elsewhere they are drawn, and a draw may repeat.
+    problems: by default all of the split, where they are a list; those of a `Generated` task are one in training alone, and a draw
+    of them may repeat.
     """
-    if not is_outside(type(task)) or (isinstance(task, Generated) and split != "train"):
+    if not is_outside(type(task)):
         return
-    counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in task.problems(split))
+    if problems is None:
+        problems = [] if isinstance(task, Generated) and split != "train" else task.problems(split)
+    counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in problems)
     name, times = counted.most_common(1)[0] if counted else ("", 0)
     who = f"task {task.name}, {split} problems:"
     if None in counted:

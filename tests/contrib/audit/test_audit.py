@@ -171,10 +171,18 @@ class _Sums(Task):
         return Verdict("right", "value") if right else Verdict("wrong", "value")
 
 
-def test_ids_that_training_refuses_are_refused_by_the_audit():
-    assert audit(_Sums("a", "b")).passed
+class _DrawnSums(_Sums):
+    """The same, and it draws problems for an evaluation."""
+
+    def draw(self, split: str, seed: int, n: int, sampling: str) -> list[SimpleNamespace]:
+        return self.problems(split)[:n]
+
+
+@pytest.mark.parametrize("kind", [_Sums, _DrawnSums])
+def test_ids_that_training_refuses_are_refused_by_the_audit(kind: type[_Sums]):
+    assert audit(kind("a", "b")).passed
     with pytest.raises(DataError, match="task sums, test problems: the id 'a' is there 2 times; ids must differ"):
-        audit(_Sums("a", "a"))
+        audit(kind("a", "a"))
 
 
 def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: Path):

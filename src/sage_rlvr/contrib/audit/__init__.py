@@ -84,7 +84,6 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
-    check_ids(task, "test")  # first: its rows name problems by id, and training refuses such a task
     cases, head = _cases(task, k, options)
     judge = partial(verdicts, task)
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
@@ -104,6 +103,7 @@ def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case |
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
     problems = list(task.problems("test"))
+    check_ids(task, "test", problems)  # first: the rows of a check name problems by id, and training refuses such a task
     golds = [(p, str(gold)) for p in problems if isinstance(p, WithAnswer) and (gold := p.answer)]
     if golds:
         yield Case("gold right against itself, alone or boxed", golds, judge=partial(_bare_or_boxed, task))

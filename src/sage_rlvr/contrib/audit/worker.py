@@ -76,10 +76,10 @@ def _one(function: Any, signature: Any, given: dict[str, Any]) -> Verdict:
     return replace(verdict, reason=f"{time.perf_counter() - began:.9f}") if verdict.label == "right" else verdict
 
 
-def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], scores: Sequence[float | None]) -> Verdict:
+def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], single_scores: Sequence[float | None]) -> Verdict:
     """How many of these completions earn another reward here than alone, as the score; the reason names the first of them.
 
-    scores: what each earned alone."""
+    single_scores: what each earned alone."""
     calls = [RewardCall(**one) for one in given]
     values: list[Any] = []
 
@@ -91,7 +91,7 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], score
     if verdict.label != "right":
         return verdict
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]
-    other = [i for i, (one, before) in enumerate(zip(rewards, scores, strict=True)) if not same(one.score, before)]
+    other = [i for i, (one, before) in enumerate(zip(rewards, single_scores, strict=True)) if not same(one.score, before)]
     why = "" if not other else f"{other[0]}|{in_short(rewards[other[0]].score)}"
     return Verdict("right", why, float(len(other)))
 

@@ -51,7 +51,7 @@ class Rehearsal(Buffer):
         log_u = (logps - rows.answers.logps.to(logps.device)).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
         weights = rows.shares(rows.answers.sequence_logps)
         per_token = log_u.expm1() - log_u
-        return per_token, weights, {"kl": float((per_token.detach().sum(1).cpu() * weights).sum()) / rows.requested}
+        return per_token, weights, {"kl": float((per_token.detach().sum(1).cpu() * weights).sum()) / rows.requested_prompts}
 
 
 @METHODS.register(label="DPH", about="forward KL on samples of the base", arxiv="2509.07430")

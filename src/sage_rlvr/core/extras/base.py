@@ -132,7 +132,7 @@ class Extra(Part):
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
         """The weights of `on_loss`, 0 off the mask, and the state after them: once per rollout, from the policy that generated it.
 
-        `Signals.advantages` are those of whole completions. state: after `learn`.
+        `Signals.advantages`, where `needs` names them, are those of whole completions. state: after `learn`.
         """
         return signals.mask.float(), state
 

@@ -9,6 +9,7 @@ and is a function of the id before. A log belongs to a file whose id is one of t
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import sqlite3
 import time
@@ -44,13 +45,13 @@ def _after(known: int) -> int:
     return int.from_bytes(hashlib.sha256(b"%d" % known).digest()[:4], "big", signed=True)
 
 
-def check_log(file: Path) -> None:
-    """Raise DataError for a log that was not written for the file next to it.
+def check_log(file: Path, descriptor: int) -> None:
+    """Raise DataError for a log that was not written for the file next to it. descriptor: of the file, open to read.
 
     Another process may write both meanwhile, so a log that does not fit is looked at again.
     """
     for look in range(_LOOKS):
-        foreign = [log for log in map(Path, (f"{file}{end}" for end in SUFFIXES)) if not _belongs(log, file)]
+        foreign = [log for log in map(Path, (f"{file}{end}" for end in SUFFIXES)) if not _belongs(log, descriptor)]
         if not foreign:
             return
         if look + 1 < _LOOKS:
@@ -63,15 +64,14 @@ def check_log(file: Path) -> None:
     )
 
 
-def _belongs(log: Path, file: Path) -> bool:
-    """Whether the log, where there is one, was written for the file."""
+def _belongs(log: Path, descriptor: int) -> bool:
+    """Whether the log, where there is one, was written for the file of the descriptor."""
     try:
         with open(log, "rb") as stream:
             ids = _wal_ids(stream) if log.name.endswith("-wal") else _journal_ids(stream)
-        with open(file, "rb") as stream:
-            known = _id_at(stream, 0)
     except FileNotFoundError:  # no log, or a log that its writer has just removed
         return True
+    known = _id_in(os.pread(descriptor, 4, _ID_AT))
     # without any id the log is that of another program, such as `sqlite3 store.sqlite "DELETE ..."`: nothing to check it by
     return not ids or (known is not None and (known in ids or _after(known) == ids[0]))
 
@@ -107,5 +107,8 @@ def _journal_ids(log: BinaryIO) -> list[int]:
 def _id_at(stream: BinaryIO, page: int) -> int | None:
     """The id in the page 1 that begins there; None where the file ends before it."""
     stream.seek(page + _ID_AT)
-    data = stream.read(4)
+    return _id_in(stream.read(4))
+
+
+def _id_in(data: bytes) -> int | None:
     return int.from_bytes(data, "big", signed=True) if len(data) == 4 else None

@@ -98,8 +98,8 @@ class StoredSamples(Database):
         """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return requested(self.facts()["wanted"], str(self.path / FILE))
 
-    def policy_path(self) -> str | None:
-        """The folder or name of the policy as recorded by `keep_policy_path`; None without a record."""
+    def policy_name_or_path(self) -> str | None:
+        """The folder or name of the policy as recorded by `keep_policy_name_or_path`; None without a record."""
         model = self.facts().get("place")
         return None if model is None else str(model)
 

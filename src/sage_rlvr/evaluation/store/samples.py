@@ -203,10 +203,10 @@ class SampleStore(StoredSamples):
         with self.transaction(write=True) as db:
             insert_questions(db, questions)
 
-    def keep_policy_path(self, model: str) -> None:
+    def keep_policy_name_or_path(self, model: str) -> None:
         """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, as folders
         move."""
-        if self.policy_path() != model:
+        if self.policy_name_or_path() != model:
             self.note(place=model)
 
     def _judges(self) -> set[str]:

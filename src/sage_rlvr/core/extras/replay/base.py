@@ -54,12 +54,12 @@ OWN_REDUCTION = FixedBudget()
 class StoredAnswers:
     """The stored answers of one update, or some of them: `answers` (R,) of prompts `owners` (R,), ascending from 0.
 
-    requested: prompts that the update asked for; whole, tokens: rows and tokens of the whole update.
+    requested_prompts: prompts that the update asked for; whole, tokens: rows and tokens of the whole update.
     """
 
     answers: Answers
     owners: Int[Tensor, " R"]
-    requested: int
+    requested_prompts: int
     whole: int
     tokens: int
 
@@ -269,7 +269,7 @@ def buffer_loss(
     mask = rows.mask.to(logps.device)
     inside = torch.where(mask, logps.float(), 0.0)
     per_token, weights, metrics = buffer.stored_loss(inside, rows)
-    scale = rows.whole / rows.requested
+    scale = rows.whole / rows.requested_prompts
     loss = buffer.reduction(per_token * (scale * weights.detach())[:, None].to(logps.device), mask, budget)
     sums = {"logp": float(inside.detach().sum()) / rows.whole, "loss": float(loss.detach())}
     return loss, {f"replay/{name}": value for name, value in (sums | metrics).items()}

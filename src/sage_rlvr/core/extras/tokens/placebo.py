@@ -50,6 +50,11 @@ class PlaceboWeight(TokenWeight):
         return check_needs("PlaceboWeight", self.weight.needs)
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """Those of the permuted weight."""
+        return self.weight.files
+
+    @property
     def equation(self) -> str:
         return f"[{self.weight.equation}] permuted over the tokens of its completion"
 
