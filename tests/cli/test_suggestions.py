@@ -18,7 +18,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from command import call
 from conftest import tiny_llama
-from sage_rlvr import errors
+from sage_rlvr import errors, plugins
 from sage_rlvr.cli.app import COMMANDS, command_of, parse
 from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
@@ -99,8 +99,9 @@ def test_a_run_on_rows_is_evaluated_by_samples(write_recipe: Recipe, suggested: 
 
 
 def test_a_report_that_compares_nothing_says_what_to_give(
-    write_recipe: Recipe, suggested: list[list[str]], capsys: pytest.CaptureFixture[str]
+    write_recipe: Recipe, suggested: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plugins, "_loaded", {})  # of earlier tests in this process: a run records what is loaded
     config = dump(load_config(TrainConfig, write_recipe())) | {"model": "embedded"}
     for name in ("one", "two"):
         RunDir.open(name, config).close()

@@ -139,7 +139,7 @@ def test_a_draw_is_a_function_of_seed_update_and_content(draw: str):
 
     def drawn(order: int, number: int, seed: int = 1) -> list[list[tuple[int, int]]]:
         rows = buffer.rows(filled(POOL, order), number, Key(seed), now)
-        assert rows.owners.tolist() == sorted(rows.owners.tolist()) and rows.whole == len(rows) and rows.requested == 3
+        assert rows.owners.tolist() == sorted(rows.owners.tolist()) and rows.whole == len(rows) and rows.requested_prompts == 3
         pairs = [(int(p), int(a)) for p, a in zip(rows.answers.problem, rows.answers.answer, strict=True)]
         return [sorted(pair for pair, o in zip(pairs, rows.owners, strict=True) if o == own) for own in range(3)]
 
