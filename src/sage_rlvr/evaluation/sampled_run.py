@@ -115,7 +115,10 @@ class SampleRun(SampleSettings):
     @property
     def _stored(self) -> Identity | None:
         """The identity of the store that is continued; None where there is no store yet."""
-        return SampleStore.open(self.store).identity if is_store(self.store) else None
+        if not is_store(self.store):
+            return None
+        with SampleStore.open(self.store) as store:
+            return store.identity
 
     @property
     def precision(self) -> str:

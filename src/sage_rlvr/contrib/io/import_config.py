@@ -568,7 +568,7 @@ class _Trl(_Source):
         if self.given.get("scale_rewards") in (True, False):
             arguments["scale_rewards"] = arguments["scale_rewards"] == "group"
         arguments |= self._script(config) | {"save_total_limit": config.checkpoint.keep}
-        for name in ("warmup_ratio", "warmup_steps", "data_seed"):  # said in another form, and taken over
+        for name in ("warmup_ratio", "warmup_steps", "data_seed"):  # the recipe has them in another form
             value = self.given.get(name, 0)
             part = name == "warmup_ratio" or 0 < (value or 0) < 1
             if name in self.given and (value is None or (part and (not value or self.warmup(config) == arguments["warmup_steps"]))):

@@ -76,12 +76,16 @@ def connect(file: Path, patience_s: float) -> sqlite3.Connection:
 
 def _hold(file: Path) -> Inode:
     """Open a file unless this process has it open."""
-    status = os.stat(file)
-    if (status.st_dev, status.st_ino) in _files:
-        return status.st_dev, status.st_ino
+    inode = _inode(os.stat(file))
+    if inode in _files:
+        return inode
     descriptor = os.open(file, os.O_RDONLY)
-    status = os.fstat(descriptor)  # another file may have been moved here meanwhile, one that this process has open too
-    _files.setdefault((status.st_dev, status.st_ino), _File()).descriptors.append(descriptor)
+    inode = _inode(os.fstat(descriptor))  # another file may have been moved here meanwhile, one that this process has open too
+    _files.setdefault(inode, _File()).descriptors.append(descriptor)
+    return inode
+
+
+def _inode(status: os.stat_result) -> Inode:
     return status.st_dev, status.st_ino
 
 
