@@ -199,6 +199,9 @@ def frontier(
             avoided += of_seeds
         for points in curves.values():
             crossed += [_xy(point) for point in points]
+        if chance is not None:
+            crossed += [(x, chance) for x in np.linspace(*axes.get_xlim(), 60)]
+        crossed += power
         label_points(axes, labels, avoided, crossed, shown[base].color)
         return figure
 

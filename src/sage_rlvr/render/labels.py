@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 SIZE = 8.5  # of the letters, points
 ROOM = 5.5  # that a marker takes to each side, pixels
 WAYS = [math.radians(a) for a in (0, 180, 25, -25, 155, 205, 50, -50, 130, 230, 90, 270)]  # the label beside its point first
-REACH = (10, 16, 24, 34)  # how far off, pixels
+REACH = (10, 16, 24, 34, 46)  # how far off, pixels
 Point = tuple[float, float]
 
 
