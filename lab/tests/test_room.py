@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main
+from lab.figures import study as study_figure
 from lab.primaries import ARM, BASE, RIVALS, solves
 from lab.room import base, cohort, picture, skill, slopes, smollm2, worlds
 from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored, rounded
@@ -25,6 +26,8 @@ from lab.room.study import Effort, base_copies, study
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.comparison import control_error, paired_seed_counts
 from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.tasks.chance import chance_of
+from sage_rlvr.tasks.countdown.chat import CountdownChat
 
 PROBLEMS, GROUPS, SIZE = 12, 4, 8
 DOMAINS = ("countdown", "mathir", "pantry_plan")
@@ -465,18 +468,22 @@ def test_the_released_runs_give_the_stored_numbers() -> None:
 # the study on SmolLM2
 
 
+COUNTDOWN = "{name: countdown_chat, counts: {4: 1.0}, max_number: 12, max_target: 100}"
+IDS = [f"1-2-9-10={target}" for target in range(80, 100)]
+
+
 def smollm2_room(experiments: Path, seeds: int = 5) -> Path:
     """Ten pairs of problems, 64 samples; every arm has 8 + seed and 2 right ones, the base 2 and 1 at T = 1, 4 and 0 at T = 0.4."""
     for name in smollm2.ROOMS.values():  # nothing of the little room has run
         (experiments / name).mkdir()
-        (experiments / name / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n", encoding="utf-8")
+        (experiments / name / "design.yaml").write_text(f"seeds: [0, 1, 2, 3, 4]\nbase: {{task: {COUNTDOWN}}}\n", encoding="utf-8")
     folder = experiments / smollm2.ROOMS["much room"]
     rows = [(arm, seed, 1.0, (8 + seed, 2)) for arm in (ARM, *RIVALS) for seed in range(seeds)]
     rows += [(BASE, None, 1.0, (2, 1)), (BASE, None, 0.4, (4, 0))]
     lines = [
         {"arm": arm, "temperature": t, "id": name, "n": 64, "c": c} | ({} if seed is None else {"seed": seed})
         for arm, seed, t, right in rows
-        for name, c in zip("abcdefghijklmnopqrst", right * 10, strict=True)
+        for name, c in zip(IDS, right * 10, strict=True)
     ]
     (folder / "counts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     kls = [{"arm": arm, "seed": seed, "reverse": 0.1} for arm in (ARM, *RIVALS) for seed in range(seeds)]
@@ -528,6 +535,26 @@ def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "| base | 0.4 |  | 1,280 | 40 | 0.031 |" in printed
     gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1).difference
     assert f"| {ARM} | 0.4 | +0.062 ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
+
+
+def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guesser is that of the design's task; every run is a mark at its KL; a room that is not complete is left out."""
+    smollm2_room(tmp_path)
+    figures: list[Any] = []
+    monkeypatch.setattr(study_figure.plt, "close", figures.append)
+    study_figure.main(tmp_path, tmp_path)
+    assert "left out: " in capsys.readouterr().out and (tmp_path / "study.svg").is_file()
+    curves, kls, plane = figures[0].axes
+    (floor,) = (line for line in curves.get_lines() if "guesser" in line.get_label())
+    task = CountdownChat({4: 1.0}, max_number=12, max_target=100)
+    chance = chance_of(task, [task.problem_of(one) for one in IDS])
+    assert chance is not None and floor.get_ydata()[31] == pytest.approx(chance.at(32)) and chance.at(32) > 0.05
+    k3 = {tuple(point) for line in kls.get_lines() if line.get_marker() == "^" for point in line.get_xydata().round(6)}
+    assert k3 == {(0.1, round((solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2, 6)) for seed in range(5)}
+    assert {text.get_text() for text in plane.texts} == {"T = 1", "T = 0.4"}
+    (tmp_path / smollm2.ROOMS["much room"] / "counts.jsonl").unlink()
+    with pytest.raises(DataError, match="no room is complete"):
+        study_figure.main(tmp_path, tmp_path)
 
 
 def test_the_stored_arms_of_smollm2_are_those_of_the_counts() -> None:

@@ -15,6 +15,7 @@ from sage_rlvr.api.evaluate import Evaluation
 from sage_rlvr.api.printed import print_results
 from sage_rlvr.api.tables import Rows, html_table
 from sage_rlvr.api.train import RUNS, pairs_of, to_stderr
+from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.progress import PlainConsole
 from sage_rlvr.results import Results, Row, sentences, verdict_json
@@ -155,7 +156,7 @@ def compare(
         correct: In files of rows with several scores: the score that stands for correct.
         right_from: In files of rows with graded scores: the least score that counts as correct.
         chance: Of files of rows: the probability that one guess is right, of all tasks or {task: probability}.
-        task: Of files of rows: the task of this package that the problems are of, whose guesses give the chance floor.
+        task: Of files of rows: the task of the problems, by name or of a recipe (.yaml), whose guesses give the chance floor.
         **named: Arms by name, after the others.
 
     Returns:
@@ -204,7 +205,8 @@ def comparison_of(
         raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")
     if chance and task:
         raise ConfigError(f"--chance and --task {task}: both give the chance floor; omit one of them")
-    choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=Floor(shares=chance or {}, task=task))
+    floor = Floor(shares=chance or {}, task=(task, task_named(task)) if task else None)
+    choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=floor)
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
     known = dict.fromkeys(results.tasks)
     if strange := [name for name in chance or () if name and name not in known]:

@@ -51,7 +51,7 @@ class Compare(Command):
     chance: tuple[str, ...] = ()
     """For files of rows: the probability that one guess is right, X for all tasks or TASK=X; of four choices 0.25."""
     task: str | None = None
-    """For files of rows: the task of this package that the problems are of; its guesses give the chance floor."""
+    """For files of rows: the task of the problems, by name or of a recipe (.yaml); its guesses give the chance floor."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False

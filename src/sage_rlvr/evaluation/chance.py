@@ -10,6 +10,7 @@ from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.abilities import Generated, Recoverable
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.chance import KEY, Chance, chance_of, chance_of_tree
 from sage_rlvr.tasks.math import MathTask
 
@@ -20,17 +21,16 @@ def chance_of_record(record: Record) -> Chance | None:
     if KEY in meta:
         return chance_of_tree(meta[KEY])
     right = list(map(len, next(iter(record.logps.values()))))
-    return chance_of_task(str(meta.get("world", {}).get("name", "")), list(map(str, meta["problem_ids"])), right)
+    return chance_of_task(known_task(str(meta.get("world", {}).get("name", ""))), list(map(str, meta["problem_ids"])), right)
 
 
 def chance_of_store(facts: Mapping[str, Any], problems: Sequence[str]) -> Chance | None:
     """The floor on the problems of a store. facts: of the store; problems: their ids."""
-    return chance_of_tree(facts[KEY]) if KEY in facts else chance_of_task(str(facts["identity"]["task"]), problems)
+    return chance_of_tree(facts[KEY]) if KEY in facts else chance_of_task(known_task(str(facts["identity"]["task"])), problems)
 
 
-def chance_of_task(name: str, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
-    """The floor of the task of that name; None for a task that is unknown here or draws other problems than these."""
-    task = known_task(name)
+def chance_of_task(task: Task | None, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
+    """The floor of a task; None for a task that is unknown here or draws other problems than these."""
     with suppress(SageError, KeyError, ValueError):  # rows that are not here, ids of another world
         if isinstance(task, MathTask) and task.integers is not None:  # the contest's range, wherever the rows lie
             return chance_of(task, [None] * len(ids))

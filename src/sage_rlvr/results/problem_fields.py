@@ -10,8 +10,8 @@ from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.readers.registry import Floor
 from sage_rlvr.results.sources import GivenTable
-from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.abilities import HasGolds
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
 
 Column = Callable[[CountTable], Mapping[str, Any]]
@@ -32,13 +32,12 @@ def floor_of(here: Sequence[GivenTable], order: Sequence[str], floor: Floor) -> 
         return Chance("given", tuple(own))
     if share is not None:
         return Chance("given", (share,) * len(order))
-    return _of_task(here, order, floor.task) if floor.task else None
+    return _of_task(here, order, *floor.task) if floor.task else None
 
 
-def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Chance:
+def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str, task: Task) -> Chance:
     """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
-    task = task_named(name)
-    if (chance := chance_of_task(name, order)) is not None:
+    if (chance := chance_of_task(task, order)) is not None:
         return chance
     known = {problem for one in here for problem in one.table.golds}
     if not isinstance(task, HasGolds) or not known.issuperset(order):

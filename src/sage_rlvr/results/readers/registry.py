@@ -11,6 +11,7 @@ from typing import Any
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.registry import Registry
 from sage_rlvr.results.readers.file import RowFile
+from sage_rlvr.tasks.base import Task
 
 FileRows = Iterator[tuple[int, Mapping[str, Any]]]
 """(number of the row in its file, row as rows.py describes it)."""
@@ -19,10 +20,10 @@ FileRows = Iterator[tuple[int, Mapping[str, Any]]]
 @dataclass(frozen=True, kw_only=True)
 class Floor:
     """Where the chance floor of files of rows comes from, besides their field "chance". shares: task -> probability that one guess
-    is right, "" for all tasks; task: a task of this package that can guess."""
+    is right, "" for all tasks; task: of this package, which can guess, with the word that named it."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
-    task: str = ""
+    task: tuple[str, Task] | None = None
 
 
 NO_FLOOR = Floor()
