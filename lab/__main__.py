@@ -31,6 +31,7 @@ COMMANDS = {
     "counts": "lab.counts:Counts",
     "primaries": "lab.primaries:Primaries",
     "arms": "lab.room.smollm2:Arms",
+    "study": "lab.study:Study",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

@@ -1,14 +1,9 @@
 """The picture of the study on SmolLM2, a row per complete room: pass@k of every policy; pass@32 against exact KL; pass@32 against
-pass@1 beside the base at lower temperatures.
-
-    python -m lab.figures.study [EXPERIMENTS]          by default lab/experiments
-
-Reads counts.jsonl, exact_kl.jsonl and design.yaml of each room; writes docs/images/study.png and docs/images/study.svg.
-"""
+pass@1 beside the base at lower temperatures. `python -m lab study --docs docs` draws it."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
@@ -19,10 +14,9 @@ import yaml
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from lab.figures.readme import FLOOR, OUT
+from lab.figures.readme import FLOOR
 from lab.primaries import ARM, BASE, DESIGN, RIVALS, K, noise
-from lab.room.smollm2 import ROOMS, IncompleteRoom, Room, read_room, score
-from lab.room.worlds import EXPERIMENTS
+from lab.room.smollm2 import ROOMS, Room, score
 from sage_rlvr.config import build
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_task
@@ -120,16 +114,8 @@ def plane(axes: Axes, room: Room) -> None:
     axes.set(xlabel="pass@1", ylabel=f"pass@{K}")
 
 
-def main(experiments: Path = EXPERIMENTS, out: Path = OUT) -> None:
-    """Draw the complete rooms and write the picture."""
-    rooms = {}
-    for name, folder in ROOMS.items():
-        try:
-            rooms[name] = read_room(experiments / folder)
-        except IncompleteRoom as error:
-            print(f"left out: {error}")
-    if not rooms:
-        raise DataError("no room is complete; nothing was drawn")
+def draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
+    """Draw the rooms and write study.svg and study.png into a folder. experiments: the folder of their designs."""
     plt.rcParams |= {"svg.hashsalt": "study", "axes.titlesize": 10}  # the same picture, the same bytes
     figure, grid = plt.subplots(len(rooms), 3, figsize=(12, 3.8 * len(rooms) + 0.5), layout="constrained", squeeze=False)
     for (name, room), (left, middle, right) in zip(rooms.items(), grid, strict=True):
@@ -146,7 +132,3 @@ def main(experiments: Path = EXPERIMENTS, out: Path = OUT) -> None:
     figure.savefig(out / "study.svg", metadata={"Date": None})
     figure.savefig(out / "study.png", dpi=150)
     plt.close(figure)
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))

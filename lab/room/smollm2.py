@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers import CountTable, read_evaluation
 from sage_rlvr.results.tables import Table
-from sage_rlvr.stats.comparison import paired_seed_counts
+from sage_rlvr.stats.comparison import PairedDifference, paired_seed_counts
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import pass_at_k
 
@@ -97,28 +98,33 @@ def score(policy: CountTable, k: int) -> float:
     return float(np.mean(pass_at_k(policy.n, policy.c, k)))
 
 
-def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> Interval:
-    """pass@k of runs less that of the base: the interval over training seeds, with the noise of the base's samples, which all
+def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> PairedDifference:
+    """pass@k of runs less that of the base: interval and p over training seeds, with the noise of the base's samples, which all
     runs share (as `sage-rlvr compare`)."""
     n = np.stack([run.n for run in runs])
     c = np.stack([run.c for run in runs])
-    return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n).difference
+    return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n)
+
+
+def complete_rooms(experiments: Path = EXPERIMENTS) -> dict[str, Room]:
+    """Every room that is complete, by its name in the picture."""
+    found = {}
+    for name, experiment in ROOMS.items():
+        with suppress(IncompleteRoom):
+            found[name] = read_room(experiments / experiment)
+    return found
 
 
 def smollm2_arms(k: int, experiments: Path = EXPERIMENTS) -> list[SmolArm]:
     """GRPO with k3 in every room that is complete, at k."""
     found = []
-    for name, experiment in ROOMS.items():
-        try:
-            room = read_room(experiments / experiment)
-        except IncompleteRoom:
-            continue
+    for name, room in complete_rooms(experiments).items():
         base = room.counts[BASE, None, 1.0]
-        change = less_base(room.runs(ARM), base, k)
+        change = less_base(room.runs(ARM), base, k).difference
         found.append(
             SmolArm(
                 name=f"SmolLM2-135M, {name}, GRPO",
-                experiment=experiment,
+                experiment=ROOMS[name],
                 arm=ARM,
                 seeds=len(room.seeds),
                 base=score(base, k),
@@ -162,9 +168,9 @@ def against_base(room: Room) -> Table:
     rows = []
     for arm in (ARM, *RIVALS):
         for t, base in room.bases().items():
-            gaps = [less_base(room.runs(arm), base, k) for k in KS]
+            gaps = [less_base(room.runs(arm), base, k).difference for k in KS]
             rows.append((arm, f"{t:g}", *map(signed, gaps)))
-    note = "The arm less the base; 95 % intervals over training seeds and the base's samples."
+    note = "The arm less the base; 95 % intervals over training seeds and the base's samples, not adjusted for their number."
     return Table(header=("arm", "T of the base", *COLUMNS), rows=tuple(rows), notes=(note,))
 
 

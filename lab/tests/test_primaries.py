@@ -40,6 +40,8 @@ def test_a_difference_over_seeds_is_students() -> None:
     assert (found.low, found.high, found.p) == pytest.approx((other.difference.low, other.difference.high, other.p))
     wider = judged("x", gaps, more=0.01**2)
     assert wider.low < found.low and wider.value == found.value and wider.p > found.p
+    shared = paired_seeds(gaps, np.zeros(5), shared=0.01)
+    assert (wider.low, wider.high, wider.p) == pytest.approx((shared.difference.low, shared.difference.high, shared.p))
     assert "cannot be told" in judged("x", gaps[:3], left_out=2).line()
 
 

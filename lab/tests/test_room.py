@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab import study as study_command
 from lab.__main__ import main
 from lab.figures import study as study_figure
-from lab.primaries import ARM, BASE, RIVALS, solves
+from lab.primaries import ARM, BASE, RIVALS, Endpoint, solves
 from lab.room import base, cohort, picture, skill, slopes, smollm2, worlds
 from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored, rounded
 from lab.room.readings import readings_of
@@ -542,8 +543,15 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     smollm2_room(tmp_path)
     figures: list[Any] = []
     monkeypatch.setattr(study_figure.plt, "close", figures.append)
-    study_figure.main(tmp_path, tmp_path)
-    assert "left out: " in capsys.readouterr().out and (tmp_path / "study.svg").is_file()
+    marks = ("primaries", "arms much room", "less the base much room")
+    (tmp_path / "smollm2.md").write_text("".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in marks))
+    assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    assert (tmp_path / "images" / "study.svg").is_file()
+    page = (tmp_path / "smollm2.md").read_text()
+    assert "| at equal exact KL | above +0.05 | not defined |  | 5 | cannot be told |" in page.replace("k3 less k3_is in pass@32 ", "")
+    after = np.mean([(solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2 for seed in range(5)])
+    gap = after - (solves(64, 2, 32) + solves(64, 1, 32)) / 2
+    assert f"| GRPO (k3) less the base in pass@32 | positive | {gap:+.3f} (" in page
     curves, kls, plane = figures[0].axes
     (floor,) = (line for line in curves.get_lines() if "guesser" in line.get_label())
     task = CountdownChat({4: 1.0}, max_number=12, max_target=100)
@@ -553,8 +561,27 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert k3 == {(0.1, round((solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2, 6)) for seed in range(5)}
     assert {text.get_text() for text in plane.texts} == {"T = 1", "T = 0.4"}
     (tmp_path / smollm2.ROOMS["much room"] / "counts.jsonl").unlink()
-    with pytest.raises(DataError, match="no room is complete"):
-        study_figure.main(tmp_path, tmp_path)
+    assert main(["study", "--experiments", str(tmp_path)]) == 2
+    assert "no room of the study is complete" in capsys.readouterr().err
+
+
+def endpoint(value: float, reach: float) -> Endpoint:
+    return Endpoint("x", value, value - reach, value + reach, 0.5, 5)
+
+
+def test_whether_a_prediction_held() -> None:
+    """By the interval against the margin of 0.05, or by Holm's p against the sign."""
+    cases = ((0.08, 0.01), (0.06, 0.01), (0.02, 0.01), (0.08, 0.2))
+    assert [study_command.above_margin(endpoint(v, 0.02), p) for v, p in cases] == [
+        "held", "cannot be told", "failed", "cannot be told",
+    ]  # fmt: skip
+    assert [study_command.within_margin(endpoint(v, 0.02), 0.5) for v in (0.0, 0.04, 0.08, -0.08)] == [
+        "held", "cannot be told", "failed", "failed",
+    ]  # fmt: skip
+    for judge, sign in ((study_command.positive, 1), (study_command.negative, -1)):
+        assert [judge(endpoint(v * sign, 0.02), p) for v, p in ((0.1, 0.01), (-0.1, 0.01), (0.1, 0.06), (0.1, float("nan")))] == [
+            "held", "failed", "cannot be told", "cannot be told",
+        ]  # fmt: skip
 
 
 def test_the_stored_arms_of_smollm2_are_those_of_the_counts() -> None:

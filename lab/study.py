@@ -1,0 +1,109 @@
+"""`python -m lab study`: the study on SmolLM2, what was predicted against what came out, from counts and exact KLs.
+
+`--docs docs` fills the tables of docs/smollm2.md and draws its picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lab.primaries import ARM, BASE, COUNTS, KLS, Endpoint, K, counts_of, endpoints, holm, kls_of
+from lab.room.smollm2 import ROOMS, Room, against_base, arms_table, complete_rooms, less_base, seeds_table
+from lab.room.worlds import EXPERIMENTS
+from lab.studies.pages import remade
+from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.tables import Table
+
+PAGE = "smollm2.md"
+MARGIN = 0.05
+"""The difference in pass@32 that the protocol's predictions of endpoint 1 name."""
+FAILED, HELD, OPEN = "failed", "held", "cannot be told"
+LEVEL = 0.05
+
+Judge = Callable[[Endpoint, float], str]
+"""(endpoint, Holm's p) -> whether the prediction held."""
+
+
+def above_margin(one: Endpoint, p: float) -> str:
+    """Predicted: more than the margin."""
+    return HELD if one.low > MARGIN and p < LEVEL else FAILED if one.high < MARGIN else OPEN
+
+
+def within_margin(one: Endpoint, p: float) -> str:
+    """Predicted: between minus the margin and the margin."""
+    return HELD if one.low > -MARGIN and one.high < MARGIN else FAILED if one.low > MARGIN or one.high < -MARGIN else OPEN
+
+
+def positive(one: Endpoint, p: float) -> str:
+    """Predicted: above 0."""
+    return OPEN if not p < LEVEL else HELD if one.value > 0 else FAILED
+
+
+def negative(one: Endpoint, p: float) -> str:
+    """Predicted: below 0."""
+    return OPEN if not p < LEVEL else HELD if one.value < 0 else FAILED
+
+
+PREDICTIONS: dict[str, tuple[tuple[str, Judge], tuple[str, Judge]]] = {
+    "much room": (("above +0.05", above_margin), ("positive", positive)),
+    "little room": (("within 0.05 of 0", within_margin), ("negative", negative)),
+}
+"""Of the protocol, for endpoints 1 and 2 (lab/experiments/2026-11-27_smollm2_much_room/README.md)."""
+
+
+def endpoints_of(room: Room, folder: Path) -> list[Endpoint]:
+    """Endpoint 1 as `lab.primaries`; endpoint 2 as `sage-rlvr compare`, which estimates the noise of the base in another way."""
+    first, second = endpoints(counts_of(folder / COUNTS), kls_of(folder / KLS), room.seeds)
+    found = less_base(room.runs(ARM), room.counts[BASE, None, 1.0], K)
+    gap = found.difference
+    return [first, replace(second, value=gap.value, low=gap.low, high=gap.high, p=found.p)]
+
+
+def primaries_table(experiments: Path = EXPERIMENTS) -> Table:
+    """Every primary endpoint of the complete rooms, failed predictions first."""
+    rows = []
+    for name, room in complete_rooms(experiments).items():
+        found = endpoints_of(room, experiments / ROOMS[name])
+        for one, p, (predicted, judge) in zip(found, holm(found), PREDICTIONS[name], strict=True):
+            told = not math.isnan(p)
+            outcome = f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" if told else "not defined"
+            seeds = str(one.seeds) + (f", {one.left_out} left out" if one.left_out else "")
+            verdict = judge(one, p) if told else OPEN
+            rows.append((verdict, (name, one.name, predicted, outcome, f"{p:.3f}" if told else "", seeds, verdict)))
+    order = (FAILED, OPEN, HELD)
+    head = ("room", "endpoint", "predicted", "outcome (95 %)", "Holm's p", "training seeds", "prediction")
+    return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))))
+
+
+@dataclass(frozen=True)
+class Study(Command):
+    """Print the study on SmolLM2: predictions and outcomes, every arm, every training run, from the stored counts."""
+
+    docs: Path | None = None
+    """Fill the page smollm2.md under this folder and draw images/study.png and .svg."""
+    experiments: Path = EXPERIMENTS
+    """The folder of the experiments."""
+
+    def execute(self, session: Session) -> int:
+        rooms = complete_rooms(self.experiments)
+        if not rooms:
+            raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
+        tables = {"primaries": primaries_table(self.experiments).markdown()}
+        for name, room in rooms.items():
+            tables[f"arms {name}"] = arms_table(room).markdown()
+            tables[f"less the base {name}"] = against_base(room).markdown()
+        for name, table in tables.items():
+            session.say(f"## {name}", "", table, "")
+        for name, room in rooms.items():
+            session.say(f"## runs {name}", "", seeds_table(room).markdown(), "")
+        if self.docs is not None:
+            from lab.figures.study import draw  # matplotlib
+
+            where, text = remade(self.docs, PAGE, tables)
+            where.write_text(text, encoding="utf-8")
+            draw(self.experiments, rooms, self.docs / "images")
+        return 0
