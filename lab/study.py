@@ -1,16 +1,17 @@
 """`python -m lab study`: the study on SmolLM2, what was predicted against what came out, from counts and exact KLs.
 
-`--docs docs` fills the tables of docs/smollm2.md and draws its picture.
+`--docs docs` fills the tables of docs/findings.md and draws its pictures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.primaries import ARM, BASE, COUNTS, KLS, Endpoint, K, counts_of, endpoints, holm, kls_of
+from lab.room.command import read_stored
 from lab.room.smollm2 import ROOMS, Room, against_base, arms_table, complete_rooms, less_base, seeds_table
 from lab.room.worlds import EXPERIMENTS
 from lab.studies.pages import remade
@@ -18,7 +19,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 
-PAGE = "smollm2.md"
+PAGE = "findings.md"
 MARGIN = 0.05
 """The difference in pass@32 that the protocol's predictions of endpoint 1 name."""
 FAILED, HELD, OPEN = "failed", "held", "cannot be told"
@@ -79,12 +80,21 @@ def primaries_table(experiments: Path = EXPERIMENTS) -> Table:
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))))
 
 
+def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
+    """The tables of the page by their marks."""
+    tables = {"primaries": primaries_table(experiments).markdown()}
+    for name, room in rooms.items():
+        tables[f"arms {name}"] = arms_table(room).markdown()
+        tables[f"less the base {name}"] = against_base(room).markdown()
+    return tables
+
+
 @dataclass(frozen=True)
 class Study(Command):
     """Print the study on SmolLM2: predictions and outcomes, every arm, every training run, from the stored counts."""
 
     docs: Path | None = None
-    """Fill the page smollm2.md under this folder and draw images/study.png and .svg."""
+    """Fill the tables of findings.md under this folder and draw images/study and images/room, as .png and .svg."""
     experiments: Path = EXPERIMENTS
     """The folder of the experiments."""
 
@@ -92,18 +102,18 @@ class Study(Command):
         rooms = complete_rooms(self.experiments)
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
-        tables = {"primaries": primaries_table(self.experiments).markdown()}
-        for name, room in rooms.items():
-            tables[f"arms {name}"] = arms_table(room).markdown()
-            tables[f"less the base {name}"] = against_base(room).markdown()
+        tables = tables_of(rooms, self.experiments)
         for name, table in tables.items():
             session.say(f"## {name}", "", table, "")
         for name, room in rooms.items():
             session.say(f"## runs {name}", "", seeds_table(room).markdown(), "")
         if self.docs is not None:
             from lab.figures.study import draw  # matplotlib
+            from lab.room.picture import draw as draw_room
 
             where, text = remade(self.docs, PAGE, tables)
             where.write_text(text, encoding="utf-8")
-            draw(self.experiments, rooms, self.docs / "images")
+            images = self.docs / "images"
+            draw(self.experiments, rooms, images)
+            draw_room(read_stored(), images / "room.svg", images / "room.png")
         return 0

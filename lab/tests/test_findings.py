@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (tables of addresses)
-"""The page of findings agrees with the stored summaries: every effect, its correction, its seeds, its mean q, every level, the chance floor."""
+"""The results of the small transformer agree with the stored summaries: every effect, its correction, its seeds, its mean q, every level, the chance floor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import pytest
 
 from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
+from lab.room.smollm2 import complete_rooms
+from lab.studies.pages import filled
+from lab.study import tables_of
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "findings.md"
+PAGE = ROOT / "lab" / "pages" / "results" / "small_transformer.md"
+FINDINGS = ROOT / "docs" / "findings.md"
 EXPERIMENTS = ROOT / "lab" / "experiments"
 TEMPERED = "base tempered over whole completions"
 RFT = "RFT, distinct answers of the base"
@@ -102,8 +106,6 @@ def test_every_line_with_an_experiment_has_its_effects_here() -> None:
     starts = [start for start, *_ in EFFECTS]
     assert len(lines) == len(EFFECTS) and all(sum(line.startswith(start) for start in starts) == 1 for line in lines)
     assert all("mean q" in line for line in lines if "Branch" in line and "placebo" not in line)
-    words = [word for word in PAGE.read_text(encoding="utf-8").split() if word.strip("|-")]
-    assert len(words) < 1_650
 
 
 def test_the_base_below_chance_and_what_the_prose_states_of_single_experiments() -> None:
@@ -188,6 +190,26 @@ def test_other_pages_repeat_these_numbers() -> None:
     assert f"P(right) is {k3} with k3 and {k3_is} with k3_is; with RLOO and k1 in the reward it is {k1}" in kl_term
     dose = stored("2026-11-21_table1")["arms"]["sage_branch"]["dose"]
     assert f"is {dose['q_first']:.3f} at the start and {dose['q_last']:.3f} at the end" in guides
+
+
+EFFECT = re.compile(r"[+-]\d\.\d+ \([+-]\d\.\d+ to [+-]\d\.\d+")
+
+
+def test_the_findings_of_the_docs_repeat_these_effects_and_those_of_the_study() -> None:
+    """Every effect of the page is one of the small transformer, or of the study's counts; its tables are those that the command prints."""
+    text = FINDINGS.read_text(encoding="utf-8")
+    study, small = (" ".join(part.split()) for part in text.split("## A small transformer"))
+    detail = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert len(EFFECT.findall(small)) > 8
+    assert [effect for effect in EFFECT.findall(small) if effect not in detail] == []
+    rooms = complete_rooms()
+    tables = tables_of(rooms) if rooms else {}
+    for name, table in tables.items():
+        assert filled(text, {name: table}) == text, name
+    prose = re.sub(r"<!-- (.*?):begin.*?<!-- \1:end -->", "", study)
+    known = " ".join(tables.values())
+    assert [effect for effect in EFFECT.findall(prose) if effect not in known] == []
+    assert len(text.split()) < 1_650
 
 
 def test_the_chance_floor_by_hand() -> None:

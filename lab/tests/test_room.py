@@ -406,7 +406,7 @@ def test_prose_states_the_stored_numbers() -> None:
     found = read_stored()
     page, findings = (
         " ".join(one.read_text(encoding="utf-8").split())
-        for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES.parents[1] / "docs" / "findings.md")
+        for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES / "results" / "small_transformer.md")
     )
     for words in sentences(found):
         assert words in page and words in findings, words
@@ -544,10 +544,10 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     figures: list[Any] = []
     monkeypatch.setattr(study_figure.plt, "close", figures.append)
     marks = ("primaries", "arms much room", "less the base much room")
-    (tmp_path / "smollm2.md").write_text("".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in marks))
+    (tmp_path / "findings.md").write_text("".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in marks))
     assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
     assert (tmp_path / "images" / "study.svg").is_file()
-    page = (tmp_path / "smollm2.md").read_text()
+    page = (tmp_path / "findings.md").read_text()
     assert "at equal exact KL | above +0.05 | not defined |  | 5 | cannot be told |" in page
     after = np.mean([(solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2 for seed in range(5)])
     gap = after - (solves(64, 2, 32) + solves(64, 1, 32)) / 2
