@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 
 PAGE = "findings.md"
+COST = "cost.jsonl"
+"""Of `python -m lab counts SWEEP --cost`."""
 MARGIN = 0.05
 """The difference in pass@32 that the protocol's predictions of endpoint 1 name."""
 FAILED, HELD, OPEN = "failed", "held", "cannot be told"
@@ -107,6 +110,10 @@ class Study(Command):
             session.say(f"## {name}", "", table, "")
         for name, room in rooms.items():
             session.say(f"## runs {name}", "", seeds_table(room).markdown(), "")
+            if (file := self.experiments / ROOMS[name] / COST).is_file():
+                seconds = [json.loads(line)["seconds"] for line in file.read_text(encoding="utf-8").splitlines()]
+                hours = sum(seconds) / 3600
+                session.say(f"steps of {len(seconds)} runs: {hours:.1f} hours of one core, with other work on the machine", "")
         if self.docs is not None:
             from lab.figures.study import draw  # matplotlib
             from lab.room.picture import draw as draw_room

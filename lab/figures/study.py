@@ -84,7 +84,8 @@ def at_equal_kl(axes: Axes, room: Room) -> None:
     for i in range(len(room.seeds)):
         axes.plot([kls[arm][i] for arm in RIVALS], [scores[arm][i] for arm in RIVALS], color="#999999", linewidth=0.8, zorder=1)
     for arm, (_, color, marker) in STYLES.items():
-        axes.plot(kls[arm], scores[arm], color=color, marker=marker, linestyle="", markersize=7)
+        front = {"markeredgecolor": "white", "zorder": 4} if arm == ARM else {"zorder": 3}
+        axes.plot(kls[arm], scores[arm], color=color, marker=marker, linestyle="", markersize=8, **front)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     ticks = [x for x in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if low <= x <= high]
@@ -102,7 +103,8 @@ def plane(axes: Axes, room: Room) -> None:
         color=BLACK, marker="o", markersize=4, linewidth=1, elinewidth=0.6,
     )  # fmt: skip
     for t, spot in zip(bases, zip(x, y, strict=True), strict=True):
-        axes.annotate(f"T = {t:g}", spot, (-4, 4), textcoords="offset points", ha="right", fontsize=8)
+        below = t == min(bases)  # the line comes from the left above
+        axes.annotate(f"T = {t:g}", spot, (-4, -11 if below else 4), textcoords="offset points", ha="right", fontsize=8)
     for arm, (_, color, marker) in STYLES.items():
         runs = room.runs(arm)
         one, many = (seed_interval([score(run, k) for run in runs]) for k in (1, K))
