@@ -18,8 +18,11 @@ from sage_rlvr.results.read import Results
 
 
 def rows_of(folder: Path) -> Iterator[dict[str, object]]:
-    """One row per policy and problem: {"arm", "seed", "task", "temperature", "id", "n", "c"}; the base has no seed."""
-    for row in Results.read(folder).table.sampled().rows:
+    """One row per policy and problem: {"arm", "seed", "task", "temperature", "id", "n", "c"}; the base has no seed.
+
+    The base is first, because `sage-rlvr compare` takes the first policy of a file as the control of all others.
+    """
+    for row in sorted(Results.read(folder).table.sampled().rows, key=lambda row: row.arm != BASE):
         seed = {} if row.seed is None or row.arm == BASE else {"seed": row.seed}
         for problem, right in zip(row.problems, row.values.tolist(), strict=True):
             group = {"arm": row.arm, **seed, "task": row.task, "temperature": row.temperature}

@@ -80,7 +80,11 @@ def primaries_table(experiments: Path = EXPERIMENTS) -> Table:
             rows.append((verdict, (name, one.name, predicted, outcome, f"{p:.3f}" if told else "", seeds, verdict)))
     order = (FAILED, OPEN, HELD)
     head = ("room", "endpoint", "predicted", "outcome (95 %)", "Holm's p", "training seeds", "prediction")
-    return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))))
+    notes = (
+        "Intervals over training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted. "
+        "Holm's p is over the two endpoints of a room. Whether a sign was predicted rightly is told where Holm's p is below 0.05.",
+    )
+    return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
 
 
 def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
@@ -105,6 +109,8 @@ class Study(Command):
         rooms = complete_rooms(self.experiments)
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
+        for name in ROOMS.keys() - rooms.keys():
+            session.note(f"{name}: its runs are not complete, so it is left out")
         tables = tables_of(rooms, self.experiments)
         for name, table in tables.items():
             session.say(f"## {name}", "", table, "")

@@ -38,7 +38,7 @@ def chance_of_room(folder: Path, room: Room) -> Chance:
     tree = yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))
     chance = chance_of_task(build("task", tree["base"]["task"]), sorted(room.counts[BASE, None, 1.0].problems))
     if chance is None:
-        raise DataError(f"{folder}: the task of {DESIGN} does not make the problems of the counts")
+        raise DataError(f"{folder}: the task of {DESIGN} has no chance floor on the problems of the counts")
     return chance
 
 
@@ -118,7 +118,11 @@ def plane(axes: Axes, room: Room) -> None:
 
 def draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
     """Draw the rooms and write study.svg and study.png into a folder. experiments: the folder of their designs."""
-    plt.rcParams |= {"svg.hashsalt": "study", "axes.titlesize": 10}  # the same picture, the same bytes
+    with plt.rc_context({"svg.hashsalt": "study", "axes.titlesize": 10}):  # the same picture, the same bytes
+        _draw(experiments, rooms, out)
+
+
+def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
     figure, grid = plt.subplots(len(rooms), 3, figsize=(12, 3.8 * len(rooms) + 0.5), layout="constrained", squeeze=False)
     for (name, room), (left, middle, right) in zip(rooms.items(), grid, strict=True):
         for axes in (left, middle, right):

@@ -10,6 +10,7 @@ import pytest
 
 from lab import counts
 from lab.__main__ import main
+from sage_rlvr.api import compare
 from sage_rlvr.results.sources import TrainingRun
 
 
@@ -24,6 +25,16 @@ def test_the_seconds_of_a_run_are_those_of_its_steps(monkeypatch: pytest.MonkeyP
     runs.clear()
     assert main(["counts", "anywhere", "--cost"]) == 2
     assert "anywhere: no training time; give the folder of a sweep with its runs" in capsys.readouterr().err
+
+
+def test_the_counts_of_the_repository_are_compared_as_they_stand() -> None:
+    """The base is first, because the first policy of a file is the control."""
+    files = sorted((Path(__file__).parents[1] / "experiments").glob("*/counts.jsonl"))
+    assert len(files) >= 2
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            assert json.loads(next(lines))["arm"] == "base", file
+    assert "training seeds" in str(compare(files[-1], task="countdown_chat"))
 
 
 def test_one_kind_of_rows_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
-from lab.room.smollm2 import complete_rooms, smollm2_arms
+from lab.room.smollm2 import ROOMS, complete_rooms, smollm2_arms
 from lab.studies.pages import filled
 from lab.study import tables_of
 from sage_rlvr.results.comparisons import compare
@@ -192,7 +192,8 @@ def test_other_pages_repeat_these_numbers() -> None:
     assert f"is {dose['q_first']:.3f} at the start and {dose['q_last']:.3f} at the end" in guides
 
 
-EFFECT = re.compile(r"[+-]\d\.\d+ \([+-]\d\.\d+ to [+-]\d\.\d+")
+EFFECT = re.compile(r"(?:pass@\d+ )?[+-]\d\.\d+ \((?:[+-]\d\.\d+ to [+-]\d\.\d+|at (?:least|most) [+-]\d\.\d+)")
+"""With its metric where one stands before it, so that two of them are not exchanged."""
 
 
 def test_the_findings_of_the_docs_repeat_these_effects_and_those_of_the_study() -> None:
@@ -207,6 +208,8 @@ def test_the_findings_of_the_docs_repeat_these_effects_and_those_of_the_study() 
     tables = tables_of(rooms) if rooms else {}
     for name, table in tables.items():
         assert filled(text, {name: table}) == text, name
+    for name in ROOMS:
+        assert all(f"<!-- {table} {name}:begin" in text for table in ("arms", "less the base")), name
     prose = re.sub(r"<!-- (.*?):begin.*?<!-- \1:end -->", "", study)
     known = " ".join(tables.values())
     assert [effect for effect in EFFECT.findall(prose) if effect not in known] == []

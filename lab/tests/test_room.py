@@ -404,12 +404,16 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
 
 def test_prose_states_the_stored_numbers() -> None:
     found = read_stored()
-    page, findings = (
+    page, findings, short = (
         " ".join(one.read_text(encoding="utf-8").split())
-        for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES / "results" / "small_transformer.md")
+        for one in (
+            LAB_PAGES / "results" / PAGE,
+            LAB_PAGES / "results" / "small_transformer.md",
+            LAB_PAGES.parents[1] / "docs" / "findings.md",
+        )
     )
     for words in sentences(found):
-        assert words in page and words in findings, words
+        assert words in page and words in findings and words in short, words
     for world, metric in (("hard", "Hard Countdown"), ("easy", "easy Countdown")):
         arms = [arm["change"] for arm in found["worlds"] if arm["name"].startswith(world)]
         assert f"{metric} ({ends(min(a[0] for a in arms), max(a[1] for a in arms))})" in findings

@@ -167,12 +167,13 @@ def test_a_chance_floor_of_a_task(capsys: Capture) -> None:
 
 def test_a_chance_floor_of_the_task_of_a_recipe(capsys: Capture) -> None:
     """The ids of Countdown are its problems: 1, 1 and 2 to make 4, of which a guesser writes all expressions alike."""
-    task = "{name: countdown_chat, counts: {3: 1.0}, max_number: 4, max_target: 8}"
+    task = "{name: countdown_chat, counts: {3: 1.0}, max_number: 4, max_target: 8, operators: '+-'}"
     Path("room.yaml").write_text(f"task: {task}\nmodel: smollm2\nsteps: 1\n")
     rows = [{"id": "1-1-2=4", "n": 8, "c": c} for c in (4, 5)]
     files = [write(name, row) for name, row in zip(("a.jsonl", "b.jsonl"), rows, strict=True)]
     found, named = (verdict(run(capsys, *files, "--task", task, "--json")[1]) for task in ("room.yaml", "countdown_chat"))
-    assert found["pass"]["8"]["chance"] == named["pass"]["8"]["chance"] > 0.1
+    assert found["pass"]["1"]["chance"] == pytest.approx(1 / 6)  # fewer operators, fewer guesses
+    assert named["pass"]["1"]["chance"] < 0.1
 
 
 @pytest.mark.parametrize(
