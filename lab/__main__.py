@@ -30,7 +30,6 @@ COMMANDS = {
     "room": "lab.room.command:Room",
     "counts": "lab.counts:Counts",
     "primaries": "lab.primaries:Primaries",
-    "arms": "lab.room.smollm2:Arms",
     "study": "lab.study:Study",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }

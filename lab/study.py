@@ -1,6 +1,6 @@
 """`python -m lab study`: the study on SmolLM2, what was predicted against what came out, from counts and exact KLs.
 
-`--docs docs` fills the tables of docs/findings.md and draws its pictures.
+`--docs docs` fills the tables of docs/findings.md and draws its picture.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copyfile
 
 from lab.primaries import ARM, BASE, COUNTS, KLS, Endpoint, K, counts_of, endpoints, holm, kls_of
-from lab.room.command import read_stored
+from lab.room.command import LAB_PAGES
 from lab.room.smollm2 import ROOMS, Room, against_base, arms_table, complete_rooms, less_base, seeds_table
 from lab.room.worlds import EXPERIMENTS
 from lab.studies.pages import remade
@@ -23,6 +24,8 @@ from sage_rlvr.results.tables import Table
 PAGE = "findings.md"
 COST = "cost.jsonl"
 """Of `python -m lab counts SWEEP --cost`."""
+ROOM_LAW = "room.svg"
+"""Drawn by `python -m lab room --docs lab/pages`."""
 MARGIN = 0.05
 """The difference in pass@32 that the protocol's predictions of endpoint 1 name."""
 FAILED, HELD, OPEN = "failed", "held", "cannot be told"
@@ -67,10 +70,10 @@ def endpoints_of(room: Room, folder: Path) -> list[Endpoint]:
     return [first, replace(second, value=gap.value, low=gap.low, high=gap.high, p=found.p)]
 
 
-def primaries_table(experiments: Path = EXPERIMENTS) -> Table:
-    """Every primary endpoint of the complete rooms, failed predictions first."""
+def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> Table:
+    """Every primary endpoint of these rooms, failed predictions first."""
     rows = []
-    for name, room in complete_rooms(experiments).items():
+    for name, room in rooms.items():
         found = endpoints_of(room, experiments / ROOMS[name])
         for one, p, (predicted, judge) in zip(found, holm(found), PREDICTIONS[name], strict=True):
             told = not math.isnan(p)
@@ -81,15 +84,20 @@ def primaries_table(experiments: Path = EXPERIMENTS) -> Table:
     order = (FAILED, OPEN, HELD)
     head = ("room", "endpoint", "predicted", "outcome (95 %)", "Holm's p", "training seeds", "prediction")
     notes = (
-        "Intervals over training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted. "
-        "Holm's p is over the two endpoints of a room. Whether a sign was predicted rightly is told where Holm's p is below 0.05.",
+        "Intervals: training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted.",
+        "Holm's p: over the two endpoints of a room.",
     )
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
 
 
+def hours_of(file: Path) -> float:
+    """Hours of the training steps of all runs, from the rows of `python -m lab counts SWEEP --cost`."""
+    return sum(json.loads(line)["seconds"] for line in file.read_text(encoding="utf-8").splitlines()) / 3600
+
+
 def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
     """The tables of the page by their marks."""
-    tables = {"primaries": primaries_table(experiments).markdown()}
+    tables = {"primaries": primaries_table(rooms, experiments).markdown()}
     for name, room in rooms.items():
         tables[f"arms {name}"] = arms_table(room).markdown()
         tables[f"less the base {name}"] = against_base(room).markdown()
@@ -101,32 +109,28 @@ class Study(Command):
     """Print the study on SmolLM2: predictions and outcomes, every arm, every training run, from the stored counts."""
 
     docs: Path | None = None
-    """Fill the tables of findings.md under this folder and draw images/study and images/room, as .png and .svg."""
+    """Fill the tables of findings.md under this folder and draw images/study.png and .svg, and copy images/room.svg."""
     experiments: Path = EXPERIMENTS
     """The folder of the experiments."""
 
     def execute(self, session: Session) -> int:
-        rooms = complete_rooms(self.experiments)
+        rooms = complete_rooms(self.experiments, session.note)
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
-        for name in ROOMS.keys() - rooms.keys():
-            session.note(f"{name}: its runs are not complete, so it is left out")
         tables = tables_of(rooms, self.experiments)
         for name, table in tables.items():
             session.say(f"## {name}", "", table, "")
         for name, room in rooms.items():
             session.say(f"## runs {name}", "", seeds_table(room).markdown(), "")
-            if (file := self.experiments / ROOMS[name] / COST).is_file():
-                seconds = [json.loads(line)["seconds"] for line in file.read_text(encoding="utf-8").splitlines()]
-                hours = sum(seconds) / 3600
-                session.say(f"steps of {len(seconds)} runs: {hours:.1f} hours of one core, with other work on the machine", "")
+            file = self.experiments / ROOMS[name] / COST
+            if file.is_file():
+                session.say(f"training steps: {hours_of(file):.1f} hours of one core, with other work on the machine", "")
         if self.docs is not None:
             from lab.figures.study import draw  # matplotlib
-            from lab.room.picture import draw as draw_room
 
             where, text = remade(self.docs, PAGE, tables)
             where.write_text(text, encoding="utf-8")
             images = self.docs / "images"
             draw(self.experiments, rooms, images)
-            draw_room(read_stored(), images / "room.svg", images / "room.png")
+            copyfile(LAB_PAGES / "images" / ROOM_LAW, images / ROOM_LAW)
         return 0

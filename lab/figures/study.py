@@ -15,12 +15,13 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from lab.figures.readme import FLOOR
-from lab.primaries import ARM, BASE, DESIGN, RIVALS, K, noise
+from lab.primaries import ARM, BASE, DESIGN, RIVALS, K
 from lab.room.smollm2 import ROOMS, Room, score
 from sage_rlvr.config import build
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.readers import CountTable
+from sage_rlvr.stats.comparison import control_error
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.tasks.chance import Chance
 
@@ -44,7 +45,7 @@ def chance_of_room(folder: Path, room: Room) -> Chance:
 
 def base_bar(policy: CountTable, k: int) -> float:
     """Half of the 95 % interval of the base's pass@k over its samples."""
-    return 1.96 * float(noise(list(zip(policy.n.tolist(), policy.c.tolist(), strict=True)), k) ** 0.5)
+    return 1.96 * control_error(policy.n, policy.c, k)
 
 
 def bar(one: Interval) -> list[list[float]]:

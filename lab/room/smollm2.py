@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 import yaml
 
 from lab.primaries import ARM, BASE, COUNTS, DESIGN, KLS, RIVALS, kls_of
 from lab.room.worlds import EXPERIMENTS
-from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers import CountTable, read_evaluation
 from sage_rlvr.results.tables import Table
@@ -106,12 +103,15 @@ def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> PairedDif
     return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n)
 
 
-def complete_rooms(experiments: Path = EXPERIMENTS) -> dict[str, Room]:
-    """Every room that is complete, by its name in the picture."""
+def complete_rooms(experiments: Path = EXPERIMENTS, note: Callable[[object], None] | None = None) -> dict[str, Room]:
+    """Every room that is complete, by its name in the picture. note: is given the reason why a room is left out."""
     found = {}
     for name, experiment in ROOMS.items():
-        with suppress(IncompleteRoom):
+        try:
             found[name] = read_room(experiments / experiment)
+        except IncompleteRoom as error:
+            if note is not None:
+                note(error)
     return found
 
 
@@ -182,17 +182,3 @@ def spread(one: Interval) -> str:
 def signed(one: Interval) -> str:
     """+0.012 (-0.003 to +0.027)."""
     return f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
-
-
-@dataclass(frozen=True)
-class Arms(Command):
-    """Print every arm of a complete room of the study on SmolLM2: counts, pass@k, exact KL, differences to the base."""
-
-    folder: tyro.conf.Positional[Path]
-    """lab/experiments/2026-11-27_smollm2_much_room or _little_room."""
-
-    def execute(self, session: Session) -> int:
-        room = read_room(self.folder)
-        for table in (arms_table(room), seeds_table(room), against_base(room)):
-            session.say(table.markdown(), "")
-        return 0

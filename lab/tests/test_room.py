@@ -6,10 +6,12 @@ import csv
 import gzip
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -473,7 +475,8 @@ def test_the_released_runs_give_the_stored_numbers() -> None:
 # the study on SmolLM2
 
 
-COUNTDOWN = "{name: countdown_chat, counts: {4: 1.0}, max_number: 12, max_target: 100}"
+FINDINGS = LAB_PAGES.parents[1] / "docs" / "findings.md"
+COUNTDOWN = "{name: countdown_chat, counts: {4: 1.0}, max_number: 12, max_target: 100, operators: '+-*'}"
 IDS = [f"1-2-9-10={target}" for target in range(80, 100)]
 
 
@@ -519,7 +522,7 @@ def test_a_complete_room_of_smollm2_is_on_the_axis(tmp_path: Path, monkeypatch: 
 def test_a_room_with_a_run_missing_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = smollm2_room(tmp_path, seeds=4)
     assert smollm2.smollm2_arms(11, tmp_path) == []
-    assert main(["arms", str(folder)]) == 2
+    assert main(["study", "--experiments", str(tmp_path)]) == 2
     assert "no counts or no KL of 'GRPO, k3', training seed 4" in capsys.readouterr().err
     (folder / "exact_kl.jsonl").unlink()
     assert smollm2.smollm2_arms(11, tmp_path) == []
@@ -534,7 +537,8 @@ def test_a_damaged_room_is_an_error_and_not_left_out(tmp_path: Path) -> None:
 
 
 def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["arms", str(smollm2_room(tmp_path))]) == 0
+    smollm2_room(tmp_path)
+    assert main(["study", "--experiments", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert f"| {ARM} | 1 | 5 | 6,400 | {10 * (5 * 10 + 10)} | 0.094 (" in printed  # pass@1: 12 / 64 / 2 at the middle seed
     assert "| base | 0.4 |  | 1,280 | 40 | 0.031 |" in printed
@@ -558,13 +562,22 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"| GRPO (k3) less the base in pass@32 | positive | {gap:+.3f} (" in page
     curves, kls, plane = figures[0].axes
     (floor,) = (line for line in curves.get_lines() if "guesser" in line.get_label())
-    task = CountdownChat({4: 1.0}, max_number=12, max_target=100)
+    task = CountdownChat({4: 1.0}, max_number=12, max_target=100, operators="+-*")
     chance = chance_of(task, [task.problem_of(one) for one in IDS])
-    assert chance is not None and floor.get_ydata()[31] == pytest.approx(chance.at(32)) and chance.at(32) > 0.05
+    assert chance is not None and floor.get_ydata()[31] == pytest.approx(chance.at(32)) and chance.at(32) > 0.06
     k3 = {tuple(point) for line in kls.get_lines() if line.get_marker() == "^" for point in line.get_xydata().round(6)}
     assert k3 == {(0.1, round((solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2, 6)) for seed in range(5)}
     assert {text.get_text() for text in plane.texts} == {"T = 1", "T = 0.4"}
-    (tmp_path / smollm2.ROOMS["much room"] / "counts.jsonl").unlink()
+    much, little = (tmp_path / name for name in smollm2.ROOMS.values())
+    copytree(much, little, dirs_exist_ok=True)
+    capsys.readouterr()
+    (tmp_path / "findings.md").write_text("".join(re.findall("<!-- .* -->\n", FINDINGS.read_text())))
+    assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(("| much room", "| little room"))]
+    assert "| little room | GRPO (k3) less the base in pass@32 | negative |" in rows[0] and rows[0].endswith("| failed |")
+    assert len(rows) == 4 and len(figures[1].axes) == 6
+    for folder in (much, little):
+        (folder / "counts.jsonl").unlink()
     assert main(["study", "--experiments", str(tmp_path)]) == 2
     assert "no room of the study is complete" in capsys.readouterr().err
 

@@ -235,6 +235,10 @@ def test_no_torch_is_imported(tmp_path: Path) -> None:
             [row for seed in (0, 1, 2) for row in counts([1, 2], seed=seed)], [row for seed in (0, 1, 3) for row in
              counts([1, 2], seed=seed)], "a has the training seeds 0, 1, 2, b has 0, 1, 3: 2, 3 only on one side",
         ),
+        (
+            [row for seed in (0, 1, 2) for row in counts([1, 2], seed=seed)], counts([1, 2]),
+            "a, the control, has the training seeds 0, 1, 2, and b was evaluated once; make b the control",
+        ),
         (samples([1], gold="4"), samples([1], gold="5"), "problem 'p0' has the gold '4' in a (a.jsonl) and '5' in b (b.jsonl)"),
         (samples([1, 2], prompt="2+2="), samples([1, 2]), "the problems 'p0' and 'p1' have the same prompt, so one problem "
             "counts twice"),

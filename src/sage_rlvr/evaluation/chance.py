@@ -30,7 +30,7 @@ def chance_of_store(facts: Mapping[str, Any], problems: Sequence[str]) -> Chance
 
 
 def chance_of_task(task: Task | None, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
-    """The floor of a task; None for a task that is unknown here or draws other problems than these."""
+    """The floor of a task; None for a task that is unknown here, or cannot make problems of these ids."""
     with suppress(SageError, KeyError, ValueError):  # rows that are not here, ids of another world
         if isinstance(task, MathTask) and task.integers is not None:  # the contest's range, wherever the rows lie
             return chance_of(task, [None] * len(ids))

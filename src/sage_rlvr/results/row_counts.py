@@ -253,6 +253,11 @@ def _check_seeds(here: Sequence[GivenTable]) -> None:
     for (arm, temperature), seeds in sets.items():
         if temperature != heat or len(wanted) == 1 or {*seeds} == {*wanted}:
             continue
+        if seeds == [None]:
+            raise DataError(
+                f"{first}, the control, has the training seeds {_listed(wanted)}, and {arm} was evaluated once; make {arm} the "
+                "control: put its rows first, or pass it first as FILE@ARM"
+            )
         lacking = sorted(map(str, {*wanted} ^ {*seeds}))
         raise DataError(
             f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one "
