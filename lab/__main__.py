@@ -31,6 +31,7 @@ COMMANDS = {
     "counts": "lab.counts:Counts",
     "primaries": "lab.primaries:Primaries",
     "study": "lab.study:Study",
+    "gpu": "lab.gpu:Gpu",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 
