@@ -27,12 +27,13 @@ from lab.counts import cost_rows_of, kl_rows_of, rows_of
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.runs.files import METRICS
-from sage_rlvr.sweeps import processes
 from sage_rlvr.sweeps.plan import SweepPlan, plan, write_record
 from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.sweep import write_recipes
 
 REPORT_SECONDS = 30.0
+GRACE = 2.0
+"""Seconds for processes to end when the time is over: what is cut off is not continued, so there is nothing to save."""
 WEIGHTS = ("policy", "checkpoints")
 """Of a run, what is not brought back."""
 
@@ -97,9 +98,8 @@ class Gpu(Command):
                 raise TimeIsOver
 
         tasks = [task for sweep in sweeps.values() for task in sweep.tasks]
-        processes.STOP_SECONDS = 2.0  # what is cut off here is not continued, so that nothing is worth waiting for
         try:
-            run_tasks(tasks, self.workers, show, failed, finished, seconds)
+            run_tasks(tasks, self.workers, show, failed, finished, seconds, grace=GRACE)
         except TimeIsOver:
             session.say(f"stopped after {time.monotonic() - began:.0f} s")
         for sweep in sweeps.values():

@@ -1,7 +1,8 @@
-"""The two primary endpoints of the study on SmolLM2, from counts and KLs alone.
+"""The primary endpoints of the studies on SmolLM2, from counts and KLs alone.
 
-A second derivation: it follows the protocol (lab/experiments/2026-11-27_smollm2_much_room/README.md) and imports nothing of the
-package's statistics. It reads counts.jsonl (`python -m lab counts FOLDER`) and exact_kl.jsonl (`python -m lab counts FOLDER --kl`).
+A second derivation: it follows the protocols (lab/experiments/2026-11-27_smollm2_much_room/README.md for the two rooms,
+2026-11-28_smollm2_200_kl/README.md for 200 steps) and imports nothing of the package's statistics. It reads counts.jsonl and
+exact_kl.jsonl (`python -m lab counts FOLDER` and `--kl`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, variance
 
@@ -25,7 +27,31 @@ K = 32
 ARM, RIVALS, BASE = "GRPO, k3", ("GRPO, k3_is", "GRPO, k3_is, beta 0.05"), "base"
 """Labels of the designs."""
 FEWEST = 4
-"""With fewer training seeds inside the KL range of the rival, endpoint 1 cannot be told (protocol)."""
+"""With fewer training seeds an endpoint cannot be told (protocols)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A primary endpoint: pass@32 of an arm less that of `rivals`, which are one arm; or several betas of one arm, between which it
+    is read at the exact KL of `arm`; or none, for the base. experiment: the folder under lab/experiments, "" for any room."""
+
+    name: str
+    arm: str
+    rivals: tuple[str, ...] = ()
+    experiment: str = ""
+
+
+AT_EQUAL_KL = Question("k3 less k3_is in pass@32 at equal exact KL", ARM, RIVALS)
+LESS_THE_BASE = Question("GRPO (k3) less the base in pass@32", ARM)
+_KL, _BRANCH, _EAPO = (f"2026-11-28_smollm2_200_{name}" for name in ("kl", "branch", "eapo"))
+OF_200_STEPS = (
+    replace(AT_EQUAL_KL, experiment=_KL, rivals=("GRPO, k3_is, beta 0.005", "GRPO, k3_is", "GRPO, k3_is, beta 0.1")),
+    replace(LESS_THE_BASE, experiment=_KL),
+    Question("SAGE-Branch less its q permuted in pass@32", "SAGE-Branch", ("SAGE-Branch, q permuted",), _BRANCH),
+    Question("MaxRL less no KL in pass@32", "MaxRL", ("no KL",), _BRANCH),
+    Question("EAPO less its weights permuted in pass@32", "EAPO", ("EAPO, weights permuted",), _EAPO),
+)
+"""In the order of the protocol, one family for Holm's correction."""
 
 Counts = dict[tuple[str, int | None], list[tuple[int, int]]]
 """(arm, training seed; None for the base) -> n and c of each problem, ordered by its id."""
@@ -46,7 +72,7 @@ class Endpoint:
     def line(self) -> str:
         """One line of print."""
         if self.seeds < FEWEST:
-            return f"{self.name}: cannot be told, {self.seeds} seeds with an equal KL, {self.left_out} left out"
+            return f"{self.name}: cannot be told, {self.seeds} seeds, {self.left_out} outside the KL range"
         left_out = f", {self.left_out} seeds left out" if self.left_out else ""
         return f"{self.name}: {self.value:+.4f} ({self.low:+.4f} to {self.high:+.4f}), p {self.p:.4f}, {self.seeds} seeds{left_out}"
 
@@ -95,50 +121,89 @@ def noise(policy: Sequence[tuple[int, int]], k: int = K) -> float:
 
 
 def judged(name: str, gaps: Sequence[float], more: float = 0.0, left_out: int = 0) -> Endpoint:
-    """Mean of the gaps with Student's t over seeds. more: variance of a term that all gaps share, added to that of the mean; the
-    degrees of freedom stay those of the seeds, which makes the interval too wide rather than too narrow."""
+    """Mean of the gaps with Student's t over seeds. more: variance of a term that all gaps share and that is known; its half-width,
+    by the normal law, is added in quadrature. p is 1 - the level of the interval that ends at 0."""
     if len(gaps) < FEWEST:
         return Endpoint(name, math.nan, -math.inf, math.inf, math.nan, len(gaps), left_out)
-    own, df = variance(gaps) / len(gaps), len(gaps) - 1
-    error, value = math.sqrt(own + more), fmean(gaps)
-    reach = float(stats.t.ppf(0.975, df)) * error
-    p = float(2 * stats.t.sf(abs(value) / error, df)) if error > 0 else math.nan
-    return Endpoint(name, value, value - reach, value + reach, p, len(gaps), left_out)
+    own, value = math.sqrt(variance(gaps) / len(gaps)), fmean(gaps)
+    student, normal = stats.t(len(gaps) - 1), stats.norm()
+
+    def reach(p: float) -> float:
+        return math.hypot(float(student.isf(p / 2)) * own, float(normal.isf(p / 2)) * math.sqrt(more))
+
+    low, high = 0.0, 1.0  # p lies between
+    while own > 0 and high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if reach(middle) > abs(value) else (low, middle)
+    return Endpoint(name, value, value - reach(0.05), value + reach(0.05), high if own > 0 else math.nan, len(gaps), left_out)
 
 
 def at_kl(kl: float, points: Sequence[tuple[float, float]]) -> float | None:
-    """The score at `kl` on the line through (KL, score), straight in log KL; None outside."""
-    (first, low), (last, high) = sorted(points)
-    if not first <= kl <= last:
-        return None
-    share = 0.0 if first == last else math.log(kl / first) / math.log(last / first)
-    return low + share * (high - low)
+    """The score at `kl` between the two neighbors of (KL, score), straight in log KL; None outside all of them."""
+    for (first, low), (last, high) in pairwise(sorted(points)):
+        if first <= kl <= last:
+            share = 0.0 if first == last else math.log(kl / first) / math.log(last / first)
+            return low + share * (high - low)
+    return None
+
+
+def endpoint(question: Question, counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> Endpoint:
+    """The endpoint of these training seeds. DataError if the run of one is missing."""
+    scores = {policy: score(own) for policy, own in counts.items()}
+    gaps, left_out = [], 0
+    for seed in seeds:
+        if missing := [arm for arm in (question.arm, *question.rivals) if (arm, seed) not in scores or (arm, seed) not in kls]:
+            raise DataError(
+                f"seed {seed} has no counts or no KL of {', '.join(missing)}; the endpoints are read once all runs are complete"
+            )
+        if not question.rivals:
+            there: float | None = scores[BASE, None]
+        elif len(question.rivals) == 1:
+            there = scores[question.rivals[0], seed]
+        else:
+            there = at_kl(kls[question.arm, seed], [(kls[arm, seed], scores[arm, seed]) for arm in question.rivals])
+        if there is None:
+            left_out += 1
+        else:
+            gaps.append(scores[question.arm, seed] - there)
+    return judged(question.name, gaps, 0.0 if question.rivals else noise(counts[BASE, None]), left_out)
 
 
 def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> list[Endpoint]:
     """Endpoints 1 and 2 of a room. seeds: the training seeds of its design. DataError if the run of one is missing."""
-    scores = {policy: score(own) for policy, own in counts.items()}
-    gaps, out = [], 0
-    for seed in seeds:
-        if missing := [arm for arm in (ARM, *RIVALS) if (arm, seed) not in scores or (arm, seed) not in kls]:
-            raise DataError(
-                f"seed {seed} has no counts or no KL of {', '.join(missing)}; the endpoints are read once all runs are complete"
-            )
-        there = at_kl(kls[ARM, seed], [(kls[arm, seed], scores[arm, seed]) for arm in RIVALS])
-        if there is None:
-            out += 1
-        else:
-            gaps.append(scores[ARM, seed] - there)
-    base = (BASE, None)
-    widened = [scores[ARM, seed] - scores[base] for seed in seeds]
-    return [
-        judged("k3 less k3_is in pass@32 at equal exact KL", gaps, left_out=out),
-        judged("GRPO (k3) less the base in pass@32", widened, noise(counts[base])),
-    ]
+    return [endpoint(question, counts, kls, seeds) for question in (AT_EQUAL_KL, LESS_THE_BASE)]
+
+
+def endpoints_of_200_steps(experiments: Path) -> list[Endpoint]:
+    """The five endpoints of the protocol of 200 steps: each of the training seeds for which all of its arms are complete."""
+    found = []
+    for question in OF_200_STEPS:
+        folder = experiments / question.experiment
+        check_there(folder)
+        counts, kls = counts_of(folder / COUNTS), kls_of(folder / KLS)
+        arms = (question.arm, *question.rivals)
+        complete = [seed for seed in seeds_of(folder) if all((arm, seed) in counts and (arm, seed) in kls for arm in arms)]
+        found.append(endpoint(question, counts, kls, complete))
+    return found
+
+
+def seeds_of(folder: Path) -> list[int]:
+    """The training seeds of an experiment's design."""
+    return [int(seed) for seed in yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))["seeds"]]
+
+
+def check_there(folder: Path) -> None:
+    """DataError unless the folder of an experiment has its design, counts and KLs."""
+    if not (folder / DESIGN).is_file():
+        raise DataError(f"{folder}: no {DESIGN}; give the folder of a room or of 200 steps, under lab/experiments")
+    for name in (COUNTS, KLS):
+        if not (folder / name).is_file():
+            command = "python -m lab counts SWEEP" + (" --kl" if name == KLS else "")
+            raise DataError(f"{folder}: no {name}; write it with `{command}` once all runs are complete")
 
 
 def holm(found: Sequence[Endpoint]) -> list[float]:
-    """Holm's adjusted p of the two endpoints of a room; NaN where one cannot be told, which still counts."""
+    """Holm's adjusted p of the endpoints of a family; NaN where one cannot be told, which still counts."""
     order = sorted(range(len(found)), key=lambda i: (math.isnan(found[i].p), found[i].p))
     adjusted, largest = [math.nan] * len(found), 0.0
     for rank, i in enumerate(order):
@@ -150,20 +215,18 @@ def holm(found: Sequence[Endpoint]) -> list[float]:
 
 @dataclass(frozen=True)
 class Primaries(Command):
-    """Derive the primary endpoints of the study on SmolLM2 once more, from counts.jsonl and exact_kl.jsonl alone."""
+    """Derive the primary endpoints of a study on SmolLM2 once more, from counts.jsonl and exact_kl.jsonl alone."""
 
     folder: tyro.conf.Positional[Path]
-    """lab/experiments/2026-11-27_smollm2_much_room or _little_room."""
+    """2026-11-27_smollm2_much_room or _little_room under lab/experiments; or a folder of 2026-11-28_smollm2_200, for all three."""
 
     def execute(self, session: Session) -> int:
-        if not (self.folder / DESIGN).is_file():
-            raise DataError(f"{self.folder}: no {DESIGN}; give the folder of a room, under lab/experiments")
-        for name in (COUNTS, KLS):
-            if not (self.folder / name).is_file():
-                command = "python -m lab counts SWEEP" + (" --kl" if name == KLS else "")
-                raise DataError(f"{self.folder}: no {name}; write it with `{command}` once all runs are complete")
-        seeds = yaml.safe_load((self.folder / DESIGN).read_text(encoding="utf-8"))["seeds"]
-        found = endpoints(counts_of(self.folder / COUNTS), kls_of(self.folder / KLS), seeds)
+        if self.folder.name in {question.experiment for question in OF_200_STEPS}:
+            found, family = endpoints_of_200_steps(self.folder.parent), "the five of 200 steps"
+        else:
+            check_there(self.folder)
+            counts, kls = counts_of(self.folder / COUNTS), kls_of(self.folder / KLS)
+            found, family = endpoints(counts, kls, seeds_of(self.folder)), "this room"
         for one, p in zip(found, holm(found), strict=True):
-            session.say(one.line() + ("" if math.isnan(p) else f"; Holm's p of this room {p:.4f}"))
+            session.say(one.line() + ("" if math.isnan(p) else f"; Holm's p of {family} {p:.4f}"))
         return 0

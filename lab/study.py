@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfile
 
-from lab.primaries import ARM, BASE, COUNTS, KLS, Endpoint, K, counts_of, endpoints, holm, kls_of
+from lab.primaries import (
+    ARM,
+    BASE,
+    COUNTS,
+    KLS,
+    Endpoint,
+    K,
+    counts_of,
+    endpoints,
+    endpoints_of_200_steps,
+    holm,
+    kls_of,
+)
 from lab.room.command import LAB_PAGES
 from lab.room.smollm2 import ROOMS, Room, against_base, arms_table, complete_rooms, less_base, seeds_table
 from lab.room.worlds import EXPERIMENTS
@@ -55,7 +67,15 @@ def negative(one: Endpoint, p: float) -> str:
     return OPEN if not p < LEVEL else HELD if one.value < 0 else FAILED
 
 
-PREDICTIONS: dict[str, tuple[tuple[str, Judge], tuple[str, Judge]]] = {
+OF_200_STEPS: tuple[tuple[str, Judge], ...] = (
+    ("above +0.05", above_margin),
+    ("positive", positive),
+    ("within 0.05 of 0", within_margin),
+    ("positive", positive),
+    ("within 0.05 of 0", within_margin),
+)
+"""Predictions of the protocol of 200 steps (lab/experiments/2026-11-28_smollm2_200_kl/README.md), in its order."""
+PREDICTIONS: dict[str, tuple[tuple[str, Judge], ...]] = {
     "much room": (("above +0.05", above_margin), ("positive", positive)),
     "little room": (("within 0.05 of 0", within_margin), ("negative", negative)),
 }
@@ -70,12 +90,24 @@ def endpoints_of(room: Room, folder: Path) -> list[Endpoint]:
     return [first, replace(second, value=gap.value, low=gap.low, high=gap.high, p=found.p)]
 
 
+def complete_200_steps(experiments: Path, note: Callable[[object], None] | None = None) -> list[Endpoint] | None:
+    """The endpoints of 200 steps; None, with a note, before its runs have ended."""
+    try:
+        return endpoints_of_200_steps(experiments)
+    except DataError as error:
+        if note is not None:
+            note(error)
+        return None
+
+
 def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> Table:
-    """Every primary endpoint of these rooms, failed predictions first."""
+    """Every primary endpoint of these rooms, and of 200 steps where they are run; failed predictions first."""
+    families = {name: (endpoints_of(room, experiments / ROOMS[name]), PREDICTIONS[name]) for name, room in rooms.items()}
+    if (longer := complete_200_steps(experiments)) is not None:
+        families["200 steps"] = (longer, OF_200_STEPS)
     rows = []
-    for name, room in rooms.items():
-        found = endpoints_of(room, experiments / ROOMS[name])
-        for one, p, (predicted, judge) in zip(found, holm(found), PREDICTIONS[name], strict=True):
+    for name, (found, predictions) in families.items():
+        for one, p, (predicted, judge) in zip(found, holm(found), predictions, strict=True):
             told = not math.isnan(p)
             outcome = f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" if told else "not defined"
             seeds = str(one.seeds) + (f", {one.left_out} left out" if one.left_out else "")
@@ -85,7 +117,8 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
     head = ("room", "endpoint", "predicted", "outcome (95 %)", "Holm's p", "training seeds", "prediction")
     notes = (
         "Intervals: training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted.",
-        "Holm's p: over the two endpoints of a room.",
+        "Holm's p: over the two endpoints of a room"
+        + (", or the five of 200 steps." if "200 steps" in families else "."),
     )
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
 
@@ -117,6 +150,7 @@ class Study(Command):
         rooms = complete_rooms(self.experiments, session.note)
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
+        complete_200_steps(self.experiments, session.note)
         tables = tables_of(rooms, self.experiments)
         for name, table in tables.items():
             session.say(f"## {name}", "", table, "")

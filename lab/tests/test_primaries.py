@@ -11,11 +11,29 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main
-from lab.primaries import ARM, BASE, RIVALS, at_kl, counts_of, endpoints, holm, judged, noise, score, solves
+from lab.primaries import (
+    ARM,
+    BASE,
+    OF_200_STEPS,
+    RIVALS,
+    at_kl,
+    counts_of,
+    endpoints,
+    endpoints_of_200_steps,
+    holm,
+    judged,
+    noise,
+    score,
+    solves,
+)
+from lab.study import primaries_table
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.stats.comparison import paired_seeds
 from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.sweeps.design import load_design
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def test_pass_at_k_by_counting_the_subsets() -> None:
@@ -48,6 +66,9 @@ def test_a_difference_over_seeds_is_students() -> None:
 def test_a_score_at_equal_kl_is_straight_in_log_kl() -> None:
     points = [(0.2, 0.7), (0.05, 0.5)]
     assert at_kl(0.1, points) == pytest.approx(0.6) and at_kl(0.3, points) is None and at_kl(0.04, points) is None
+    three = [(0.4, 0.1), *points]
+    assert at_kl(0.1, three) == pytest.approx(0.6) and at_kl(0.2, three) == pytest.approx(0.7) and at_kl(0.41, three) is None
+    assert at_kl(0.2 * 2**0.5, three) == pytest.approx(0.4)  # between the other two
     other = between(0.07, np.array([0.2, 0.05]), np.array([[0.7], [0.5]]))
     assert other is not None and at_kl(0.07, points) == pytest.approx(float(other[0]))
 
@@ -101,3 +122,63 @@ def test_a_room_that_is_not_complete_is_not_judged(tmp_path: Path, capsys: pytes
     assert "seed 5 has no counts or no KL of GRPO, k3," in capsys.readouterr().err
     (tmp_path / "exact_kl.jsonl").unlink()
     assert main(["primaries", str(tmp_path)]) == 2
+
+
+# ---- 200 steps
+
+
+def test_the_endpoints_of_200_steps_are_the_questions_of_their_designs() -> None:
+    asked = []
+    for folder in dict.fromkeys(question.experiment for question in OF_200_STEPS):
+        design = load_design(EXPERIMENTS / folder / "design.yaml")
+        specs = {name: design.spec(name) for name in design.arms}
+        labels = {name: str(spec.label) for name, spec in specs.items()}
+        for question in design.questions:
+            matched = bool(question.metric.matched)
+            rivals = specs[question.a].kl_matched if matched else () if question.b == BASE else (question.b,)
+            asked.append((folder, labels[question.a], {labels[name] for name in rivals}, question.metric.k))
+    assert asked == [(one.experiment, one.arm, set(one.rivals), 32) for one in OF_200_STEPS]
+
+
+def longer(experiments: Path, seeds: int = 5) -> None:
+    """The three folders, of one problem: in seed s the first arm of each question has c = 4 + s % 2, others 2, the base 1. The last
+    seed of EAPO is not there."""
+    for question in OF_200_STEPS:
+        folder = experiments / question.experiment
+        folder.mkdir(exist_ok=True)
+        (folder / "design.yaml").write_text(f"seeds: {list(range(seeds))}\n")
+        same = [one for one in OF_200_STEPS if one.experiment == question.experiment]
+        right = {arm: 2 for one in same for arm in (one.arm, *one.rivals)} | {one.arm: 4 for one in same}
+        kls = {arm: 0.05 * 2**i for i, arm in enumerate(dict.fromkeys(arm for one in same for arm in one.rivals))}
+        rows: list[dict[str, object]] = [{"arm": BASE, "task": "t", "temperature": 1.0, "id": "a", "n": 64, "c": 1}]
+        runs = [(arm, seed) for arm in right for seed in range(seeds) if (arm, seed) != ("EAPO", seeds - 1)]
+        for arm, seed in runs:
+            c = right[arm] + (seed % 2 if right[arm] == 4 else 0)
+            rows.append({"arm": arm, "seed": seed, "task": "t", "temperature": 1.0, "id": "a", "n": 64, "c": c})
+        found = [{"arm": arm, "seed": seed, "reverse": kls.get(arm, 0.15)} for arm, seed in runs]
+        for name, lines in (("counts", rows), ("exact_kl", found)):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+
+def test_the_endpoints_of_200_steps_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longer(tmp_path)
+    found = endpoints_of_200_steps(tmp_path)
+    mean = (3 * solves(64, 4) + 2 * solves(64, 5)) / 5
+    assert [one.value for one in found[:4]] == pytest.approx([mean - solves(64, b) for b in (2, 1, 2, 2)])
+    assert [one.seeds for one in found] == [5, 5, 5, 5, 4]
+    assert found[4].value == pytest.approx((solves(64, 4) + solves(64, 5)) / 2 - solves(64, 2))
+    assert main(["primaries", str(tmp_path / OF_200_STEPS[4].experiment)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and all("the five of 200 steps" in line for line in lines)
+    table = primaries_table({}, tmp_path)
+    assert sorted(row[-1] for row in table.rows) == ["cannot be told", "failed", "failed", "held", "held"]
+    longer(tmp_path, seeds=4)  # three of EAPO
+    assert "cannot be told, 3 seeds" in endpoints_of_200_steps(tmp_path)[4].line()
+
+
+def test_200_steps_that_have_not_ended_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longer(tmp_path)
+    (tmp_path / OF_200_STEPS[4].experiment / "counts.jsonl").unlink()
+    assert main(["primaries", str(tmp_path / OF_200_STEPS[0].experiment)]) == 2
+    assert "200_eapo: no counts.jsonl" in capsys.readouterr().err
+    assert not primaries_table({}, tmp_path).rows

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import optimize
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import (
@@ -22,10 +23,11 @@ from sage_rlvr.stats.intervals import (
     difference_reach,
     least_seen,
     mean_interval,
+    seeds_reach,
     share_difference,
     third_moment,
 )
-from sage_rlvr.stats.laws import t_ppf, t_sf
+from sage_rlvr.stats.laws import norm_ppf, t_ppf, t_sf
 from sage_rlvr.stats.passk import Floats, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import (
     EXACT_UP_TO,
@@ -41,6 +43,8 @@ FEWEST_SEEDS = 3
 DETECTABLE = 0.05
 """A non-significant result is printed as "no significant difference" only if the minimum detectable difference is at most this."""
 FLIPS = 9999
+LEAST_LOG_P = -690.0
+"""Logarithm of the least p that is told from 0."""
 Outcome = Literal["better", "worse", "tied", "unknown"]
 Level = Literal["problems", "training seeds"]
 
@@ -215,21 +219,21 @@ def paired_seeds(
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
     With fewer than three seeds the outcome is "unknown", and also if all differences are equal and not 0, because identical seeds
-    give no estimate of the variance. shared: a standard error that all seeds' differences have in common; least: no half-width is
-    below it (both 0 for exact scores; `paired_seed_counts` has them).
+    give no estimate of the variance. shared: a standard error that all seeds' differences have in common (`seeds_reach`); least: no
+    half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
     """
     left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
     seeds, mean = len(gaps), _finite(float(gaps.mean()))
-    error = _seeds_error(gaps, level, shared, least)
-    interval, p = _by_student(mean, error, seeds, level)
+    scatter = _scatter(gaps)
+    interval, p = _over_seeds(mean, scatter, shared, least, seeds, level)
     reason = seeds_reason(seeds) or (Reason.NONE if math.isfinite(p) else Reason.NO_SCATTER)
     return PairedDifference(
         difference=interval,
         p=p,
         outcome="unknown" if reason else outcome_of(interval, p, level),
         reason=reason,
-        mde=detectable(error * math.sqrt(seeds), seeds, alpha=1 - level) if math.isfinite(p) else math.inf,
+        mde=_detectable_over_seeds(scatter, shared, least, seeds, level) if math.isfinite(p) else math.inf,
         over="training seeds",
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
@@ -383,21 +387,48 @@ def side(low: float, high: float) -> Outcome:
     return "better" if low > 0 else "worse" if high < 0 else "tied"
 
 
-def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> float:
-    """Standard error of the mean of gaps (S,), 0 where they do not scatter; NaN of one seed."""
+def _scatter(gaps: Floats) -> float:
+    """Standard error of the mean of gaps (S,) from their scatter, 0 where they have none; NaN of one seed."""
     if len(gaps) < 2:
         return math.nan
-    scatter = 0.0 if all_one(gaps) else float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    return max(math.hypot(scatter, shared), least / float(t_ppf((1 + level) / 2, len(gaps) - 1)))
+    return 0.0 if all_one(gaps) else float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
 
 
-def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[Interval, float]:
-    """Student's interval over seeds and p; infinite and NaN of one seed, and of seeds that all give one number but 0."""
-    known = seeds > 1 and (error > 0 or mean == 0)
-    half = float(t_ppf((1 + level) / 2, seeds - 1)) * error if known else math.inf
-    p = math.nan if not known else 1.0 if error == 0 else float(2 * t_sf(abs(mean) / error, seeds - 1))
-    over = "training seeds"
-    return Interval(value=mean, low=mean - half, high=mean + half, level=level, over=over, n=seeds), p
+def _over_seeds(
+    mean: float, scatter: float, shared: float, least: float, seeds: int, level: float
+) -> tuple[Interval, float]:
+    """The interval of `seeds_reach`, no half-width below `least`, and its p; infinite and NaN of one seed, and of seeds that all
+    give one number but 0 where nothing else is uncertain."""
+    known = seeds > 1 and (scatter > 0 or shared > 0 or least > 0 or mean == 0)
+    half = max(float(seeds_reach(scatter, shared, seeds, (1 + level) / 2)), least) if known else math.inf
+    interval = Interval(value=mean, low=mean - half, high=mean + half, level=level, over="training seeds", n=seeds)
+    if not known:
+        return interval, math.nan
+    if mean == 0:
+        return interval, 1.0
+    quantile = float(t_ppf((1 + level) / 2, seeds - 1))
+    of_least = float(2 * t_sf(abs(mean) * quantile / least, seeds - 1)) if least > 0 else 0.0
+    return interval, max(_p_over_seeds(abs(mean), scatter, shared, seeds), of_least)
+
+
+def _p_over_seeds(mean: float, scatter: float, shared: float, seeds: int) -> float:
+    """1 - the level at which the interval of `seeds_reach` around a mean > 0 ends at 0; 0 where it has no width."""
+    if shared == 0:
+        return float(2 * t_sf(mean / scatter, seeds - 1)) if scatter > 0 else 0.0
+
+    def beyond(log_p: float) -> float:
+        return float(seeds_reach(scatter, shared, seeds, math.exp(log_p) / 2)) - mean
+
+    return math.exp(optimize.brentq(beyond, LEAST_LOG_P, 0.0)) if beyond(LEAST_LOG_P) > 0 else math.exp(LEAST_LOG_P)
+
+
+def _detectable_over_seeds(scatter: float, shared: float, least: float, seeds: int, level: float) -> float:
+    """`detectable` where seeds also have an error in common: both parts in quadrature, as in `seeds_reach`."""
+    least_error = least / float(t_ppf((1 + level) / 2, seeds - 1))
+    if shared == 0 or math.hypot(scatter, shared) < least_error:
+        return detectable(max(scatter, least_error) * math.sqrt(seeds), seeds, alpha=1 - level)
+    of_shared = float(norm_ppf((1 + level) / 2) + norm_ppf(0.8)) * shared
+    return math.hypot(detectable(scatter * math.sqrt(seeds), seeds, alpha=1 - level), of_shared)
 
 
 def _finite(mean: float) -> float:

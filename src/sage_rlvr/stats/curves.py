@@ -24,6 +24,7 @@ from sage_rlvr.stats.intervals import (
     bootstrap_means,
     difference_reach,
     least_seen,
+    seeds_reach,
     share_interval,
 )
 from sage_rlvr.stats.laws import t_ppf
@@ -158,8 +159,7 @@ def seeds_curve(
     mean, half = gaps.mean(axis=0), np.full(many, math.inf)
     if s > 1:
         tail = (1 - level) / (2 * many)
-        error = np.hypot(gaps.std(axis=0, ddof=1) / math.sqrt(s), np.asarray(shared, dtype=float))
-        half = float(t_ppf(1 - tail, s - 1)) * error
+        half = seeds_reach(gaps.std(axis=0, ddof=1) / math.sqrt(s), np.broadcast_to(shared, many), s, 1 - tail)
         half = np.maximum(half, -math.log(tail) / left[..., 0].size)
     low, high = mean - half, mean + half
     reason = seeds_reason(s)

@@ -57,13 +57,14 @@ def run_tasks(
     failed: Callable[[ProcessTask, str], None] | None = None,
     finished: set[ProcessTask] | None = None,
     seconds: dict[ProcessTask, float] | None = None,
+    grace: float = STOP_SECONDS,
 ) -> None:
     """Run unfinished tasks in this order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal make every process save and
     exit.
 
     failed: called with a task that ended without its result, and why; the others go on. None: the first failure stops all and
     is raised as SageError. finished: filled with the tasks whose result is there, for a display; seconds: with the time that each
-    process took, from its start to its end.
+    process took, from its start to its end. grace: seconds in which processes that are made to stop may save.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: training needs at least 1")
@@ -93,7 +94,7 @@ def run_tasks(
                     else:
                         failed(task, problem)
         except BaseException:
-            _stop(running.values())
+            _stop(running.values(), grace)
             raise
 
 
@@ -135,13 +136,14 @@ def _end_of(log: Path) -> str:
         return stream.read().decode("utf-8", "replace")
 
 
-def _stop(processes: Collection[subprocess.Popen[bytes]]) -> None:
-    """Ask the processes to finish their step and save; after 20 seconds, end them (their checkpoints stay whole)."""
+def _stop(processes: Collection[subprocess.Popen[bytes]], grace: float) -> None:
+    """Ask the processes to finish their step and save; after `grace` seconds, end them (their checkpoints stay whole)."""
     for process in processes:
         process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + grace
     for process in processes:
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
