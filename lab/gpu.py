@@ -102,6 +102,7 @@ class Gpu(Command):
             run_tasks(tasks, self.workers, show, failed, finished, seconds, grace=GRACE)
         except TimeIsOver:
             session.say(f"stopped after {time.monotonic() - began:.0f} s")
+        drop_weights(sweeps.values(), finished)  # of what ended since the display was last called
         for sweep in sweeps.values():
             sweep.finished |= finished & set(sweep.tasks)
             sweep.failures |= {task: problem for task, problem in failures.items() if task in sweep.tasks}
