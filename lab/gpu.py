@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ import tyro
 
 from lab.counts import cost_rows_of, kl_rows_of, rows_of
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.runs.files import METRICS
 from sage_rlvr.sweeps.plan import SweepPlan, plan, write_record
 from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
@@ -53,7 +54,7 @@ class Gpu(Command):
     results: Path = Path("runs/gpu-results")
     """Folder of what is kept."""
     minutes: float = 8.0
-    """After so many minutes all processes are stopped."""
+    """After so many minutes all processes are stopped; writing down what is complete takes some seconds more."""
     workers: int = 14
     """Processes at a time."""
     device: str = "cuda"
@@ -84,7 +85,7 @@ class Gpu(Command):
 
         def failed(task: ProcessTask, problem: str) -> None:
             failures[task] = problem
-            session.say(f"FAILED {problem}")
+            session.say(f"FAILED {problem.splitlines()[0]}")  # further lines are the end of a log, which may hold test results
 
         def show() -> None:
             nonlocal reported
@@ -165,8 +166,9 @@ class mps:
             folder = Path(f"/tmp/mps-{name.lower()}")
             folder.mkdir(exist_ok=True)
             os.environ[f"CUDA_MPS_{name}_DIRECTORY"] = str(folder)
-        started = subprocess.run(["nvidia-cuda-mps-control", "-d"], capture_output=True, text=True, check=False)
-        probe = subprocess.run(["python3", "-c", "import torch; torch.ones(1, device='cuda')"], capture_output=True, check=False)
+        started = subprocess.run(["nvidia-cuda-mps-control", "-d"], capture_output=True, text=True, timeout=60, check=False)
+        probe_command = [sys.executable, "-c", "import torch; torch.ones(1, device='cuda')"]
+        probe = subprocess.run(probe_command, capture_output=True, timeout=60, check=False)
         self.started = started.returncode == 0 and probe.returncode == 0
         self.say("with MPS" if self.started else f"without MPS: {started.stderr.strip() or probe.stderr.decode()[-300:]}")
         if not self.started:
@@ -174,7 +176,7 @@ class mps:
 
     def __exit__(self, *_: object) -> None:
         if self.wanted:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, capture_output=True, check=False)
+            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, capture_output=True, timeout=60, check=False)
             for name in ("PIPE", "LOG"):
                 os.environ.pop(f"CUDA_MPS_{name}_DIRECTORY", None)
 
@@ -186,23 +188,34 @@ def kept(sweep: SweepPlan, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     whole = [run for run in sweep.runs if sweep.is_complete(run)]
     said = f"{sweep.out.name}: {len(whole)} of {len(sweep.runs)} runs complete"
+    set_aside(sweep)
+    try:
+        if whole and sweep.finished.issuperset(sweep.base_samples):
+            rows: Sequence[tuple[str, Callable[[Path], Iterable[dict[str, object]]]]] = (
+                ("counts.jsonl", rows_of),
+                ("exact_kl.jsonl", kl_rows_of),
+                ("cost.jsonl", cost_rows_of),
+            )
+            for name, read in rows:
+                (folder / name).write_text("".join(json.dumps(row) + "\n" for row in read(sweep.out)), encoding="utf-8")
+            write_summary(sweep.out)
+            shutil.copy(sweep.out / "summary.json", folder)
+    except Exception as error:  # of one sweep, whose message is printed; the others are still to be written down
+        said += f"; {type(error).__name__}: {error}"
     with tarfile.open(folder / "runs.tar.gz", "w:gz") as archive:
         archive.add(sweep.out, sweep.out.name, filter=without_weights)
-    if not whole:
-        return said
-    try:
-        rows: Sequence[tuple[str, Callable[[Path], Iterable[dict[str, object]]]]] = (
-            ("counts.jsonl", rows_of),
-            ("exact_kl.jsonl", kl_rows_of),
-            ("cost.jsonl", cost_rows_of),
-        )
-        for name, read in rows:
-            (folder / name).write_text("".join(json.dumps(row) + "\n" for row in read(sweep.out)), encoding="utf-8")
-        write_summary(sweep.out)
-        shutil.copy(sweep.out / "summary.json", folder)
-    except SageError as error:
-        return f"{said}; {error}"
     return said
+
+
+def set_aside(sweep: SweepPlan) -> None:
+    """Move runs and samples that were cut off from runs/ to cut_off/, where nothing reads them: a store that is not complete would
+    pass for a policy with fewer samples or problems."""
+    partial = [run.directory for run in sweep.runs if not sweep.is_complete(run)]
+    partial += [task.output for task in sweep.base_samples if task not in sweep.finished and task.output is not None]
+    for folder in partial:
+        if folder.exists():
+            (sweep.out / "cut_off").mkdir(exist_ok=True)
+            folder.rename(sweep.out / "cut_off" / folder.name)
 
 
 def without_weights(info: tarfile.TarInfo) -> tarfile.TarInfo | None:

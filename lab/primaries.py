@@ -174,11 +174,23 @@ def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Seque
     return [endpoint(question, counts, kls, seeds) for question in (AT_EQUAL_KL, LESS_THE_BASE)]
 
 
+class NotRun(DataError):
+    """The runs of an experiment have not ended."""
+
+
 def endpoints_of_200_steps(experiments: Path) -> list[Endpoint]:
-    """The five endpoints of the protocol of 200 steps: each of the training seeds for which all of its arms are complete."""
+    """The five endpoints of the protocol of 200 steps: each of the training seeds for which all of its arms are complete.
+
+    NotRun while the first folder has no counts. A later folder without any was not reached in the time, and has no seeds.
+    """
+    if not (experiments / _KL / COUNTS).is_file():
+        raise NotRun(f"{experiments / _KL}: no {COUNTS}; `python -m lab gpu` writes it once all runs have ended")
     found = []
     for question in OF_200_STEPS:
         folder = experiments / question.experiment
+        if not (folder / COUNTS).is_file():
+            found.append(judged(question.name, []))
+            continue
         check_there(folder)
         counts, kls = counts_of(folder / COUNTS), kls_of(folder / KLS)
         arms = (question.arm, *question.rivals)

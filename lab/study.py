@@ -19,6 +19,7 @@ from lab.primaries import (
     KLS,
     Endpoint,
     K,
+    NotRun,
     counts_of,
     endpoints,
     endpoints_of_200_steps,
@@ -94,7 +95,7 @@ def complete_200_steps(experiments: Path, note: Callable[[object], None] | None 
     """The endpoints of 200 steps; None, with a note, before its runs have ended."""
     try:
         return endpoints_of_200_steps(experiments)
-    except DataError as error:
+    except NotRun as error:
         if note is not None:
             note(error)
         return None

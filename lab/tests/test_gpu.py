@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
+from lab.gpu import set_aside
+from sage_rlvr.sweeps.plan import plan
 
 DESIGN = """title: {name}
 seeds: [1]
@@ -48,6 +50,22 @@ def test_nothing_is_kept_of_runs_that_the_time_cut_off(tmp_path: Path, capsys: p
     said = capsys.readouterr().out
     assert "one 0 of 4 steps, 0 of 2 runs evaluated" in said and "stopped after" in said and "one: 0 of 2 runs complete" in said
     assert [path.name for path in (results / "one").iterdir()] == ["runs.tar.gz"]
+
+
+def test_runs_that_were_cut_off_are_out_of_reach_of_what_reads_results(tmp_path: Path) -> None:
+    """A store that is not complete would pass for a policy of fewer samples: runs and samples of the base are moved away."""
+    (design,) = designs(tmp_path, "one")
+    sweep = plan(Path(design), tmp_path / "out")
+    whole, cut = sweep.runs
+    for run in sweep.runs:
+        run.directory.mkdir(parents=True)
+    (base,) = sweep.base_samples
+    assert base.output is not None
+    base.output.mkdir(parents=True)
+    sweep.finished.update(whole.tasks)
+    set_aside(sweep)
+    assert whole.directory.is_dir() and not cut.directory.exists() and not base.output.exists()
+    assert sorted(path.name for path in (tmp_path / "out" / "cut_off").iterdir()) == sorted((cut.directory.name, base.output.name))
 
 
 @pytest.mark.slow

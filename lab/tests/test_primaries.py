@@ -141,21 +141,21 @@ def test_the_endpoints_of_200_steps_are_the_questions_of_their_designs() -> None
 
 
 def longer(experiments: Path, seeds: int = 5) -> None:
-    """The three folders, of one problem: in seed s the first arm of each question has c = 4 + s % 2, others 2, the base 1. The last
-    seed of EAPO is not there."""
+    """The three folders, of one problem: in seed s the first arm of each question has c = 4 + s % 2, its rivals 1, 2, 3 in order,
+    the base 1; the KL of k3 is in the middle, in log KL, between its first two rivals. The last seed of EAPO is not there."""
     for question in OF_200_STEPS:
         folder = experiments / question.experiment
         folder.mkdir(exist_ok=True)
         (folder / "design.yaml").write_text(f"seeds: {list(range(seeds))}\n")
         same = [one for one in OF_200_STEPS if one.experiment == question.experiment]
-        right = {arm: 2 for one in same for arm in (one.arm, *one.rivals)} | {one.arm: 4 for one in same}
-        kls = {arm: 0.05 * 2**i for i, arm in enumerate(dict.fromkeys(arm for one in same for arm in one.rivals))}
+        right = {arm: i for one in same for i, arm in enumerate(one.rivals, 1)} | {one.arm: 4 for one in same}
+        kls = {arm: 0.05 * 4 ** (i - 1) for arm, i in right.items() if i < 4}
         rows: list[dict[str, object]] = [{"arm": BASE, "task": "t", "temperature": 1.0, "id": "a", "n": 64, "c": 1}]
         runs = [(arm, seed) for arm in right for seed in range(seeds) if (arm, seed) != ("EAPO", seeds - 1)]
         for arm, seed in runs:
             c = right[arm] + (seed % 2 if right[arm] == 4 else 0)
             rows.append({"arm": arm, "seed": seed, "task": "t", "temperature": 1.0, "id": "a", "n": 64, "c": c})
-        found = [{"arm": arm, "seed": seed, "reverse": kls.get(arm, 0.15)} for arm, seed in runs]
+        found = [{"arm": arm, "seed": seed, "reverse": kls.get(arm, 0.1)} for arm, seed in runs]
         for name, lines in (("counts", rows), ("exact_kl", found)):
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
 
@@ -164,9 +164,10 @@ def test_the_endpoints_of_200_steps_by_hand(tmp_path: Path, capsys: pytest.Captu
     longer(tmp_path)
     found = endpoints_of_200_steps(tmp_path)
     mean = (3 * solves(64, 4) + 2 * solves(64, 5)) / 5
-    assert [one.value for one in found[:4]] == pytest.approx([mean - solves(64, b) for b in (2, 1, 2, 2)])
-    assert [one.seeds for one in found] == [5, 5, 5, 5, 4]
-    assert found[4].value == pytest.approx((solves(64, 4) + solves(64, 5)) / 2 - solves(64, 2))
+    one, two = solves(64, 1), solves(64, 2)
+    assert [each.value for each in found[:4]] == pytest.approx([mean - b for b in ((one + two) / 2, one, one, one)])
+    assert [each.seeds for each in found] == [5, 5, 5, 5, 4]
+    assert found[4].value == pytest.approx((solves(64, 4) + solves(64, 5)) / 2 - one)
     assert main(["primaries", str(tmp_path / OF_200_STEPS[4].experiment)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5 and all("the five of 200 steps" in line for line in lines)
@@ -176,9 +177,14 @@ def test_the_endpoints_of_200_steps_by_hand(tmp_path: Path, capsys: pytest.Captu
     assert "cannot be told, 3 seeds" in endpoints_of_200_steps(tmp_path)[4].line()
 
 
-def test_200_steps_that_have_not_ended_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_200_steps_are_judged_once_their_runs_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     longer(tmp_path)
-    (tmp_path / OF_200_STEPS[4].experiment / "counts.jsonl").unlink()
+    (tmp_path / OF_200_STEPS[4].experiment / "counts.jsonl").unlink()  # the time ended before EAPO
+    assert [one.seeds for one in endpoints_of_200_steps(tmp_path)] == [5, 5, 5, 5, 0]
+    (tmp_path / OF_200_STEPS[2].experiment / "exact_kl.jsonl").unlink()
+    with pytest.raises(DataError, match=r"200_branch: no exact_kl\.jsonl"):  # damaged, and said
+        primaries_table({}, tmp_path)
+    (tmp_path / OF_200_STEPS[0].experiment / "counts.jsonl").unlink()
     assert main(["primaries", str(tmp_path / OF_200_STEPS[0].experiment)]) == 2
-    assert "200_eapo: no counts.jsonl" in capsys.readouterr().err
+    assert "200_kl: no counts.jsonl" in capsys.readouterr().err
     assert not primaries_table({}, tmp_path).rows

@@ -41,16 +41,16 @@ def test_the_limits_are_students_and_normal() -> None:
     gaps = [0.1, 0.3, 0.2]
     plain = paired_seeds(gaps, np.zeros(3))
     assert plain.p == pytest.approx(float(stats.ttest_1samp(gaps, 0).pvalue))
-    same = paired_seeds([0.2, 0.2, 0.2], np.zeros(3), shared=0.05)  # no scatter between seeds: only the common error is left
+    assert paired_seeds([0.2, 0.2, 0.2], np.zeros(3), shared=0.05).outcome == "unknown"  # seeds that agree show no scatter
+    same = paired_seeds([0.2, 0.2, 0.2], np.zeros(3), shared=0.05, least=1e-6)  # from samples: only the common error is left
     assert same.p == pytest.approx(float(2 * stats.norm.sf(4))) and same.difference.high == pytest.approx(0.2 + 1.959964 * 0.05)
-    assert paired_seeds([0.2, 0.2, 0.2], np.zeros(3)).outcome == "unknown"
     assert paired_seeds([1e3, 1e3 + 1e-3, 1e3 - 1e-3], np.zeros(3), shared=1e-4).p < 1e-6
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
 def test_intervals_cover_at_least_as_often_as_they_say_and_hardly_more(seeds: int, ratio: float) -> None:
-    """shared = ratio times the error of the mean from seeds. One t quantile for both errors covered 99.9 % at three seeds and 1."""
+    """shared = ratio times the error of the mean from seeds; beside one t quantile for both, and Welch's degrees of freedom."""
     rng, many = np.random.default_rng(0), 40_000
     draws = rng.normal(size=(many, seeds))
     shared = ratio / seeds**0.5
@@ -58,6 +58,12 @@ def test_intervals_cover_at_least_as_often_as_they_say_and_hardly_more(seeds: in
     scatter = draws.std(1, ddof=1) / seeds**0.5
     covered = float((np.abs(means) < seeds_reach(scatter, shared, seeds, 0.975)).mean())
     assert 0.948 < covered < 0.98
+    error = np.hypot(scatter, shared)
+    one_t = float((np.abs(means) < stats.t.ppf(0.975, seeds - 1) * error).mean())
+    assert one_t > covered and (one_t > 0.985 or ratio < 1)
+    freedom = (seeds - 1) * (error / scatter) ** 4
+    welch = float((np.abs(means) < stats.t.ppf(0.975, freedom) * error).mean())
+    assert welch < covered and (welch < 0.945 or seeds > 3 or ratio > 1)
 
 
 def test_the_detectable_difference_is_found_four_times_in_five() -> None:
@@ -67,6 +73,12 @@ def test_the_detectable_difference_is_found_four_times_in_five() -> None:
     means = draws.mean(1) + rng.normal(0, shared, many)
     scatter = draws.std(1, ddof=1) / seeds**0.5
     assert 0.75 < float((means > seeds_reach(scatter, shared, seeds, 0.975)).mean()) < 0.85
+
+
+@pytest.mark.parametrize("shared", [1e-4, 0.0023, 0.0024, 0.0051, 0.0052])
+def test_no_detectable_difference_is_below_the_half_width(shared: float) -> None:
+    found = paired_seeds([1e-6, 0.0, -1e-6], np.zeros(3), shared=shared, least=0.01)
+    assert found.mde > found.difference.width / 2 >= 0.01
 
 
 def test_a_control_that_was_sampled_once_is_such_an_error() -> None:

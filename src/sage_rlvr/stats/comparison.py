@@ -398,8 +398,8 @@ def _over_seeds(
     mean: float, scatter: float, shared: float, least: float, seeds: int, level: float
 ) -> tuple[Interval, float]:
     """The interval of `seeds_reach`, no half-width below `least`, and its p; infinite and NaN of one seed, and of seeds that all
-    give one number but 0 where nothing else is uncertain."""
-    known = seeds > 1 and (scatter > 0 or shared > 0 or least > 0 or mean == 0)
+    give one number but 0 where there is no `least`."""
+    known = seeds > 1 and (scatter > 0 or least > 0 or mean == 0)
     half = max(float(seeds_reach(scatter, shared, seeds, (1 + level) / 2)), least) if known else math.inf
     interval = Interval(value=mean, low=mean - half, high=mean + half, level=level, over="training seeds", n=seeds)
     if not known:
@@ -423,12 +423,17 @@ def _p_over_seeds(mean: float, scatter: float, shared: float, seeds: int) -> flo
 
 
 def _detectable_over_seeds(scatter: float, shared: float, least: float, seeds: int, level: float) -> float:
-    """`detectable` where seeds also have an error in common: both parts in quadrature, as in `seeds_reach`."""
+    """`detectable` where seeds also have an error in common: both parts in quadrature, as in `seeds_reach`; with `least` as the
+    half-width, at least what the errors then leave to be found."""
     least_error = least / float(t_ppf((1 + level) / 2, seeds - 1))
-    if shared == 0 or math.hypot(scatter, shared) < least_error:
-        return detectable(max(scatter, least_error) * math.sqrt(seeds), seeds, alpha=1 - level)
+    of_least = detectable(max(scatter, least_error) * math.sqrt(seeds), seeds, alpha=1 - level)
+    if shared == 0:
+        return of_least
     of_shared = float(norm_ppf((1 + level) / 2) + norm_ppf(0.8)) * shared
-    return math.hypot(detectable(scatter * math.sqrt(seeds), seeds, alpha=1 - level), of_shared)
+    both = math.hypot(detectable(scatter * math.sqrt(seeds), seeds, alpha=1 - level), of_shared)
+    if float(seeds_reach(scatter, shared, seeds, (1 + level) / 2)) >= least:
+        return both
+    return max(both, of_least, least + float(norm_ppf(0.8)) * math.hypot(scatter, shared))
 
 
 def _finite(mean: float) -> float:

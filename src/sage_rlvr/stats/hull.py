@@ -20,6 +20,7 @@ from sage_rlvr.stats.comparison import Level, PairedDifference, outcome_of, pair
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature
 from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.passk import Floats
+from sage_rlvr.stats.power import detectable
 
 PRICES = np.geomspace(1e-2, 1e4, 121)  # pass@k per pass@1: beyond the last, pass@1 alone decides
 TINY = 1e-15  # a standard error where seeds do not scatter
@@ -222,6 +223,9 @@ def compare_hull(above: AboveHull, *, level: float = 0.95) -> PairedDifference:
     quantile = float(t_ppf((1 + level) / 2, seeds - 1))
     least = max(TINY, above.least / quantile)
     errors = _error(every, shared, least)
+    if len(shared):
+        # One t quantile for both errors, here alone: the rates of false "higher" and "lower" were simulated with it.
+        binding = replace(binding, mde=detectable(float(errors[nearest]) * math.sqrt(seeds), seeds, alpha=1 - level))
     if above.held_out is None:
         apart, scatter = _cross_fitted(single, least)
     else:
