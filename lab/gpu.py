@@ -1,9 +1,9 @@
 """`python -m lab gpu DESIGN...`: several sweeps on one CUDA device, whole comparisons first to last, within so many minutes.
 
 One pool of processes shares the device. They come in the order of the designs, and within a design seed by seed, so that what is
-complete when the time is over is whole: all arms of the first designs, then the first seeds of the next. A model of 135 M
-parameters leaves a large GPU idle while Python starts its operations, so many runs at a time are faster than one; where NVIDIA's
-MPS is installed it is started, so that operations of different processes overlap.
+complete when the time is over is whole: all arms of the first designs, then the first seeds of the next. Of a model of 135 M
+parameters a run is expected to leave a large GPU idle while Python starts its operations, so many run at a time; NVIDIA's MPS is
+started where it is installed, so that operations of different processes overlap. Neither was measured yet.
 
 Nothing of the test problems is printed. RESULTS/<experiment>/ gets counts.jsonl, exact_kl.jsonl and cost.jsonl of what is complete,
 summary.json and, as an archive, design.json with every run's settings and metrics.
@@ -61,6 +61,7 @@ class Gpu(Command):
     """cuda, or cpu to try the command."""
 
     def execute(self, session: Session) -> int:
+        """Run, stop, and write. Returns 0, or 2 where a process failed or a sweep could not be written down."""
         end = time.monotonic() + 60 * self.minutes
         edits = [("engine.device", self.device), ("engine.threads", "1"), ("checkpoint.every", "100000")]
         sweeps = {}
@@ -71,21 +72,19 @@ class Gpu(Command):
             sweeps[name] = plan(design, self.out / name, edits=edits)
             write_recipes(sweeps[name])
             write_record(sweeps[name])
-        with mps(session.say, wanted=self.device == "cuda"):
+        with Mps(session.say, wanted=self.device == "cuda"):
             self._run(sweeps, session, end)
-        for name, sweep in sweeps.items():
-            session.say(kept(sweep, self.results / name))
-        return 0
+        whole = [keep(sweep, self.results / name, session.say) for name, sweep in sweeps.items()]
+        return 0 if all(whole) and not any(sweep.failures for sweep in sweeps.values()) else 2
 
     def _run(self, sweeps: Mapping[str, SweepPlan], session: Session, end: float) -> None:
         began, reported = time.monotonic(), -REPORT_SECONDS
         finished: set[ProcessTask] = set()
-        seconds: dict[ProcessTask, float] = {}
         failures: dict[ProcessTask, str] = {}
 
         def failed(task: ProcessTask, problem: str) -> None:
             failures[task] = problem
-            session.say(f"FAILED {problem.splitlines()[0]}")  # further lines are the end of a log, which may hold test results
+            session.say(f"FAILED: {task.label}; see {task.log}")  # not `problem`: it quotes the log, which may hold test results
 
         def show() -> None:
             nonlocal reported
@@ -100,7 +99,7 @@ class Gpu(Command):
 
         tasks = [task for sweep in sweeps.values() for task in sweep.tasks]
         try:
-            run_tasks(tasks, self.workers, show, failed, finished, seconds, grace=GRACE)
+            run_tasks(tasks, self.workers, show, failed, finished, grace=GRACE)
         except TimeIsOver:
             session.say(f"stopped after {time.monotonic() - began:.0f} s")
         drop_weights(sweeps.values(), finished)  # of what ended since the display was last called
@@ -111,11 +110,6 @@ class Gpu(Command):
         if times := sorted(step_seconds(sweeps.values())):
             middle, high = times[len(times) // 2], times[len(times) * 19 // 20]
             session.say(f"{len(times)} steps, {middle:.2f} s in the median, {high:.2f} s or more for one in twenty")
-        kinds: dict[str, list[float]] = {}
-        for task, took in seconds.items():
-            kinds.setdefault(" ".join(task.args[:1] + task.args[-2:-1]), []).append(took)
-        for kind, times in kinds.items():
-            session.say(f"{kind}: {len(times)} processes, {min(times):.0f} to {max(times):.0f} s each")
 
 
 def progress(sweep: SweepPlan, finished: set[ProcessTask]) -> str:
@@ -152,7 +146,7 @@ def usage() -> str:
     return f"device {found}; {os.getloadavg()[0]:.1f} processes run"
 
 
-class mps:
+class Mps:
     """NVIDIA's MPS while the pool runs, where it is installed. Its processes see it by the environment."""
 
     def __init__(self, say: Callable[[str], None], wanted: bool) -> None:
@@ -181,14 +175,15 @@ class mps:
                 os.environ.pop(f"CUDA_MPS_{name}_DIRECTORY", None)
 
 
-def kept(sweep: SweepPlan, folder: Path) -> str:
-    """Write what is complete of a sweep; a line about it without any result."""
+def keep(sweep: SweepPlan, folder: Path, say: Callable[[str], None]) -> bool:
+    """Write what is complete of a sweep, and say how much that is, without any result. False where it could not be read."""
     from sage_rlvr.render import write_summary  # matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
     whole = [run for run in sweep.runs if sweep.is_complete(run)]
-    said = f"{sweep.out.name}: {len(whole)} of {len(sweep.runs)} runs complete"
+    say(f"{sweep.out.name}: {len(whole)} of {len(sweep.runs)} runs complete")
     set_aside(sweep)
+    is_read = True
     try:
         if whole and sweep.finished.issuperset(sweep.base_samples):
             rows: Sequence[tuple[str, Callable[[Path], Iterable[dict[str, object]]]]] = (
@@ -201,10 +196,11 @@ def kept(sweep: SweepPlan, folder: Path) -> str:
             write_summary(sweep.out)
             shutil.copy(sweep.out / "summary.json", folder)
     except Exception as error:  # of one sweep, whose message is printed; the others are still to be written down
-        said += f"; {type(error).__name__}: {error}"
+        say(f"FAILED: {sweep.out.name} could not be read: {type(error).__name__}: {error}")
+        is_read = False
     with tarfile.open(folder / "runs.tar.gz", "w:gz") as archive:
         archive.add(sweep.out, sweep.out.name, filter=without_weights)
-    return said
+    return is_read
 
 
 def set_aside(sweep: SweepPlan) -> None:

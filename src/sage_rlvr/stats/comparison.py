@@ -419,7 +419,9 @@ def _p_over_seeds(mean: float, scatter: float, shared: float, seeds: int) -> flo
     def beyond(log_p: float) -> float:
         return float(seeds_reach(scatter, shared, seeds, math.exp(log_p) / 2)) - mean
 
-    return math.exp(optimize.brentq(beyond, LEAST_LOG_P, 0.0)) if beyond(LEAST_LOG_P) > 0 else math.exp(LEAST_LOG_P)
+    if beyond(LEAST_LOG_P) <= 0:
+        return math.exp(LEAST_LOG_P)
+    return math.exp(optimize.brentq(beyond, LEAST_LOG_P, 0.0))
 
 
 def _detectable_over_seeds(scatter: float, shared: float, least: float, seeds: int, level: float) -> float:
