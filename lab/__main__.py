@@ -29,6 +29,7 @@ COMMANDS = {
     "false-verdicts": "lab.false_verdicts:FalseVerdicts",
     "room": "lab.room.command:Room",
     "counts": "lab.counts:Counts",
+    "summary": "lab.summary:Summary",
     "primaries": "lab.primaries:Primaries",
     "study": "lab.study:Study",
     "gpu": "lab.gpu:Gpu",
