@@ -15,6 +15,7 @@ from runs.runs_common import CONFIG, edit, opened, tensors
 from sage_rlvr.config import build, dump
 from sage_rlvr.core.schedules import SCHEDULES
 from sage_rlvr.errors import CheckpointError, ConfigError
+from sage_rlvr.results.files import read_run
 from sage_rlvr.runs import RunDir, record
 from sage_rlvr.runs.record import STRETCHED
 
@@ -27,7 +28,7 @@ def test_the_record_says_what_was_run(tmp_path: Path) -> None:
     assert record["kind"] == "sft" and record["data"] == {"model": "abc"} and record["changes"] == []
     assert {"python", "torch", "transformers", "numpy", "sage_rlvr"} <= set(record["versions"])
     assert record["versions"]["torch"] == torch.__version__
-    assert {"git", "platform", "cpu_count", "threads", "created"} <= set(record)
+    assert {"git", "platform", "processor", "cpu_count", "threads", "created"} <= set(record)
     RunDir.open(tmp_path / "a/b/run", config, kind="sft", data={"model": "abc"}).close()
 
 
@@ -258,3 +259,20 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError), RunDir.open(tmp_path / "kept", CONFIG):
         raise ConfigError("a run that is there stays")
     assert (tmp_path / "kept" / "run.json").exists()
+
+
+def test_a_run_continued_on_another_processor_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = record.processor()
+    opened(tmp_path).close()
+    monkeypatch.setattr(record, "processor", lambda: "another")
+    with pytest.warns(UserWarning, match="another processor .* -> another.; the last bits of its numbers may differ"):
+        opened(tmp_path).close()
+    with opened(tmp_path) as run:  # said once
+        assert run.facts["changes"][0]["changed"] == {"processor": [here, "another"]}
+    assert read_run(tmp_path / "run", "arm", 0).versions["processor"] == f"{here}, then another"
+    edit(tmp_path / "run" / "run.json", processor=None)
+    opened(tmp_path).close()  # of a record that is older
+
+
+def test_the_processor_is_named() -> None:
+    assert record.processor() and "\n" not in record.processor()

@@ -47,6 +47,19 @@ def installed(names: Sequence[str]) -> dict[str, str]:
     return by_name
 
 
+def processor() -> str:
+    """Name and model numbers of the processor, on which the last bits of a product depend. Virtual machines of different
+    processors often share the name alone."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no Linux
+        return platform.processor() or platform.machine()
+    fields = dict(line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines())
+    known = {name.strip(): value.strip() for name, value in fields.items()}
+    numbers = [f"{name.removeprefix('cpu ')} {known[name]}" for name in ("cpu family", "model", "stepping") if name in known]
+    return " ".join([known.get("model name") or platform.machine(), *numbers])
+
+
 def git_state() -> dict[str, Any] | None:
     """{"commit", "changed"} of the source tree this package runs from; None for an installed copy or without git."""
     folder = Path(__file__).resolve().parents[1]
@@ -101,6 +114,7 @@ def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> d
         "versions": versions(),
         "git": git_state(),
         "platform": platform.platform(),
+        "processor": processor(),
         "cpu_count": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "created": now(),
@@ -124,6 +138,7 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     if old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; use another directory")
     changed, code = _binding_differences(old, new), _code_differences(old, new)
+    moved = differences(old["processor"], new["processor"], "processor") if "processor" in old else {}
     before, wanted = changed.get("steps", (None, None))
     more = set(changed) == {"steps"} and isinstance(before, int) and wanted > before
     longer = more and not _stretched(old["config"])
@@ -139,11 +154,14 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
         warnings.warn(
             f"{path}: continued with another version of sage-rlvr ({listed}); its numbers may differ from those of a single version"
         )
-    if not (changed or code):
+    if moved:
+        before, here = moved["processor"]
+        warnings.warn(f"{path}: continued on another processor ({before} -> {here}); the last bits of its numbers may differ")
+    if not (changed or code or moved):
         return old
     forked = bool(changed) and not longer
-    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code).items()}}
-    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")}
+    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code | moved).items()}}
+    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git", "processor")}
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
     return facts
