@@ -1,6 +1,6 @@
 """`python -m lab study`: the study on SmolLM2, what was predicted against what came out, from counts and exact KLs.
 
-`--docs docs` fills the tables of docs/findings.md and draws its picture.
+`--docs docs` fills the tables of docs/findings.md and draws its picture; `--pages lab/pages` those of lab/pages/results/smollm2.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lab.primaries import (
     BASE,
     COUNTS,
     KLS,
+    RIVALS,
     Endpoint,
     K,
     NotRun,
@@ -35,6 +36,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 
 PAGE = "findings.md"
+DETAILS = "results/smollm2.md"
 COST = "cost.jsonl"
 """Of `python -m lab counts SWEEP --cost`."""
 ROOM_LAW = "room.svg"
@@ -124,17 +126,25 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
 
 
-def hours_of(file: Path) -> float:
-    """Hours of the training steps of all runs, from the rows of `python -m lab counts SWEEP --cost`."""
-    return sum(json.loads(line)["seconds"] for line in file.read_text(encoding="utf-8").splitlines()) / 3600
+def hours_line(file: Path, room: Room) -> str:
+    """A line on the time of the training steps, from the rows of `python -m lab counts SWEEP --cost`."""
+    seconds = [json.loads(line)["seconds"] for line in file.read_text(encoding="utf-8").splitlines()]
+    runs = f"{len(seconds)} of {len((ARM, *RIVALS)) * len(room.seeds)} runs"
+    return f"training steps of {runs} took {sum(seconds) / 3600:.1f} hours of one core, with other work on the machine"
 
 
 def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
-    """The tables of the page by their marks."""
-    tables = {"primaries": primaries_table(rooms, experiments).markdown()}
+    """The tables of the page of findings by their marks."""
+    arms = {f"arms {name}": arms_table(room).markdown() for name, room in rooms.items()}
+    return {"primaries": primaries_table(rooms, experiments).markdown(), **arms}
+
+
+def details_of(rooms: Mapping[str, Room]) -> dict[str, str]:
+    """The tables of the laboratory's page by their marks."""
+    tables = {}
     for name, room in rooms.items():
-        tables[f"arms {name}"] = arms_table(room).markdown()
         tables[f"less the base {name}"] = against_base(room).markdown()
+        tables[f"runs {name}"] = seeds_table(room).markdown()
     return tables
 
 
@@ -144,6 +154,8 @@ class Study(Command):
 
     docs: Path | None = None
     """Fill the tables of findings.md under this folder and draw images/study.png and .svg, and copy images/room.svg."""
+    pages: Path | None = None
+    """Fill the tables of results/smollm2.md under this folder, as in lab/pages."""
     experiments: Path = EXPERIMENTS
     """The folder of the experiments."""
 
@@ -152,14 +164,16 @@ class Study(Command):
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
         complete_200_steps(self.experiments, session.note)
-        tables = tables_of(rooms, self.experiments)
-        for name, table in tables.items():
+        tables, details = tables_of(rooms, self.experiments), details_of(rooms)
+        for name, table in {**tables, **details}.items():
             session.say(f"## {name}", "", table, "")
         for name, room in rooms.items():
-            session.say(f"## runs {name}", "", seeds_table(room).markdown(), "")
             file = self.experiments / ROOMS[name] / COST
             if file.is_file():
-                session.say(f"training steps: {hours_of(file):.1f} hours of one core, with other work on the machine", "")
+                session.say(f"{name}: {hours_line(file, room)}", "")
+        if self.pages is not None:
+            where, text = remade(self.pages, DETAILS, details)
+            where.write_text(text, encoding="utf-8")
         if self.docs is not None:
             from lab.figures.study import draw  # matplotlib
 

@@ -13,7 +13,7 @@ from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
 from lab.room.smollm2 import ROOMS, complete_rooms, smollm2_arms
 from lab.studies.pages import filled
-from lab.study import tables_of
+from lab.study import details_of, tables_of
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
@@ -21,6 +21,7 @@ from sage_rlvr.results.read import Results
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "lab" / "pages" / "results" / "small_transformer.md"
 FINDINGS = ROOT / "docs" / "findings.md"
+DETAILS = ROOT / "lab" / "pages" / "results" / "smollm2.md"
 EXPERIMENTS = ROOT / "lab" / "experiments"
 TEMPERED = "base tempered over whole completions"
 RFT = "RFT, distinct answers of the base"
@@ -205,13 +206,12 @@ def test_the_findings_of_the_docs_repeat_these_effects_and_those_of_the_study() 
     changes = [f"{arm.change:+.3f} ({arm.low:+.3f} to {arm.high:+.3f}" for arm in smollm2_arms(11)]
     assert [effect for effect in EFFECT.findall(small) if effect not in detail and effect not in changes] == []
     rooms = complete_rooms()
-    tables = tables_of(rooms) if rooms else {}
-    for name, table in tables.items():
-        assert filled(text, {name: table}) == text, name
-    for name in ROOMS:
-        assert all(f"<!-- {table} {name}:begin" in text for table in ("arms", "less the base")), name
+    tables, details = tables_of(rooms), details_of(rooms)
+    pages = ((text, tables), (DETAILS.read_text(encoding="utf-8"), details))
+    assert [name for page, own in pages for name, table in own.items() if filled(page, {name: table}) != page] == []
+    assert all(f"<!-- arms {name}:begin" in text for name in ROOMS)
     prose = re.sub(r"<!-- (.*?):begin.*?<!-- \1:end -->", "", study)
-    known = " ".join(tables.values())
+    known = " ".join([*tables.values(), *details.values()])
     assert [effect for effect in EFFECT.findall(prose) if effect not in known] == []
     assert len(re.findall(r"\S*\w\S*", text)) < 1_900  # with its generated tables, of two rooms in the end
 

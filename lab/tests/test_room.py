@@ -552,7 +552,7 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     smollm2_room(tmp_path)
     figures: list[Any] = []
     monkeypatch.setattr(study_figure.plt, "close", figures.append)
-    marks = ("primaries", "arms much room", "less the base much room")
+    marks = ("primaries", "arms much room")
     (tmp_path / "findings.md").write_text("".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in marks))
     assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
     assert (tmp_path / "images" / "study.svg").is_file()
