@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.extras.replay.answers import Answers
-from sage_rlvr.core.extras.replay.base import Buffer, StoredAnswers, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.replay.base import LINE, Buffer, StoredAnswers, buffer_budget, buffer_loss
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.core.state import State
@@ -149,7 +149,7 @@ def file_answers(loop: Loop, file: str) -> Answers:
     that the tokenizer cannot spell.
     """
     numbers, lines, pairs = loop.numbers, [], []
-    for line, row in read_json_lines(file, advice='each line must be {"problem": id, "completion": text}'):
+    for line, row in read_json_lines(file, advice=f"each line must be {LINE}"):
         where, problem, text = f"{file}:{line}", row.get("problem"), row.get("completion")
         if not isinstance(text, str) or not isinstance(problem, str | int):
             raise DataError(f'{where}: give {{"problem": id, "completion": text}}, not {str(row)[:80]}')
@@ -161,7 +161,7 @@ def file_answers(loop: Loop, file: str) -> Answers:
         lines.append(where)
         pairs.append((loop.problems[numbers[str(problem)]], text))
     if not pairs:
-        raise DataError(f'{file}: contains no answers; write lines {{"problem": id, "completion": text}}, or remove the key file')
+        raise DataError(f"{file}: contains no answers; write lines {LINE}, or remove the key file")
     ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
     spelled = loop.tokens.decode(ids, [True] * len(ids))
     for where, (problem, text), verdict, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
@@ -183,8 +183,7 @@ def true_answers(loop: Loop) -> Answers:
     if not isinstance(task, Enumerable):
         raise ConfigError(
             f"{type(loop.method.buffer).__name__}: oracle: {loop.task.name} cannot list its correct completions (Task.solutions); "
-            'pass them as a file (file: FILE, lines {"problem": id, "completion": text}), or use a task that can list them, such '
-            "as countdown"
+            f"pass them as a file (file: FILE, lines {LINE}), or use a task that can list them, such as countdown"
         )
     solvable = [loop.problems[number] for number in loop.numbers.values()]
     pairs = [(problem, text) for problem in solvable for text in task.solutions(problem)]

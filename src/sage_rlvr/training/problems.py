@@ -91,9 +91,9 @@ def files_of(config: TrainConfig) -> dict[str, str]:
     for extra in config.method.extras:
         for file in extra.files:
             if not Path(file).is_file():
+                what = f"a file of {extra.file_contents}" if extra.file_contents else "a file that is there"
                 raise ConfigError(
-                    f"{type(extra).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass the path of a file "
-                    "that is there"
+                    f"{type(extra).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass the path of {what}"
                 )
             files = files | {file: sha256_of(Path(file))}
     return files

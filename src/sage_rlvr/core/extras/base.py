@@ -102,12 +102,16 @@ class Extra(Part):
         def files(self) -> tuple[str, ...]:
             """Paths of the files that it reads: run.json keeps their hashes, and a missing one is refused; none by default."""
 
+        @property
+        def file_contents(self) -> str:
+            """What these files have to hold, for the error about a missing one; "" by default."""
+
     is_kind: ClassVar[bool] = False
     """Of an abstract class: a method has at most one of it. Read from the class that declares it, and not inherited."""
 
     if not TYPE_CHECKING:  # plain values: a field of a dataclass without a default would take a property for its default
         needs = frozenset()
-        prefers = ascends = depends_on = ""
+        prefers = ascends = depends_on = file_contents = ""
         files = ()
 
     def before_rollout(

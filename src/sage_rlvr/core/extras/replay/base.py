@@ -48,6 +48,8 @@ from sage_rlvr.errors import ConfigError
 
 PerToken = Float[Tensor, "R T"]
 OWN_REDUCTION = FixedBudget()
+LINE = '{"problem": id, "completion": text}'
+"""Of a file of answers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +180,11 @@ class Buffer(Extra):
     def files(self) -> tuple[str, ...]:
         """Its `file` of answers."""
         return () if self.file is None else (self.file,)
+
+    @property
+    def file_contents(self) -> str:
+        """The form of a line."""
+        return f"lines {LINE}"
 
     def conflict(self, method: MethodParts) -> str:
         if reason := self.twice(method):
