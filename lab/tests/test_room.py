@@ -476,6 +476,7 @@ def test_the_released_runs_give_the_stored_numbers() -> None:
 
 
 FINDINGS = LAB_PAGES.parents[1] / "docs" / "findings.md"
+DETAILS = LAB_PAGES / "results" / "smollm2.md"
 COUNTDOWN = "{name: countdown_chat, counts: {4: 1.0}, max_number: 12, max_target: 100, operators: '+-*'}"
 IDS = [f"1-2-9-10={target}" for target in range(80, 100)]
 
@@ -573,7 +574,10 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     copytree(much, little, dirs_exist_ok=True)
     capsys.readouterr()
     (tmp_path / "findings.md").write_text("".join(re.findall("<!-- .* -->\n", FINDINGS.read_text())))
-    assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "smollm2.md").write_text("".join(re.findall("<!-- .* -->\n", DETAILS.read_text())))
+    assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path), "--pages", str(tmp_path)]) == 0
+    assert (tmp_path / "results" / "smollm2.md").read_text().count(f"\n| {ARM} | 4 | ") == 2
     rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(("| much room", "| little room"))]
     assert "| little room | GRPO (k3) less the base in pass@32 | negative |" in rows[0] and rows[0].endswith("| failed |")
     assert len(rows) == 4 and len(figures[1].axes) == 6

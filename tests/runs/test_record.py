@@ -28,7 +28,7 @@ def test_the_record_says_what_was_run(tmp_path: Path) -> None:
     assert record["kind"] == "sft" and record["data"] == {"model": "abc"} and record["changes"] == []
     assert {"python", "torch", "transformers", "numpy", "sage_rlvr"} <= set(record["versions"])
     assert record["versions"]["torch"] == torch.__version__
-    assert {"git", "platform", "processor", "cpu_count", "threads", "created"} <= set(record)
+    assert {"git", "platform", "processors", "cpu_count", "threads", "created"} <= set(record)
     RunDir.open(tmp_path / "a/b/run", config, kind="sft", data={"model": "abc"}).close()
 
 
@@ -264,15 +264,55 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
 def test_a_run_continued_on_another_processor_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = record.processor()
     opened(tmp_path).close()
+    file = tmp_path / "run" / "run.json"
     monkeypatch.setattr(record, "processor", lambda: "another")
-    with pytest.warns(UserWarning, match="another processor .* -> another.; the last bits of its numbers may differ"):
+    with pytest.warns(UserWarning, match=r"another processor \(.* -> another\); the last bits of its numbers may differ"):
         opened(tmp_path).close()
-    with opened(tmp_path) as run:  # said once
-        assert run.facts["changes"][0]["changed"] == {"processor": [here, "another"]}
-    assert read_run(tmp_path / "run", "arm", 0).versions["processor"] == f"{here}, then another"
-    edit(tmp_path / "run" / "run.json", processor=None)
-    opened(tmp_path).close()  # of a record that is older
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(tmp_path).close()  # said once
+    assert read_run(tmp_path / "run", "arm", 0).processors == (here, "another")
+    assert json.loads(file.read_text())["changes"] == []
+    edit(file, processors=None)  # a record of an older version
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(tmp_path).close()
+    assert json.loads(file.read_text())["processors"] == ["unknown", "another"]
+    edit(file, processors=[5])
+    with pytest.raises(CheckpointError, match="processors has an unexpected type"):
+        opened(tmp_path)
 
 
-def test_the_processor_is_named() -> None:
-    assert record.processor() and "\n" not in record.processor()
+def test_a_run_without_steps_left_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as run:
+        for step in range(run.facts["config"]["steps"]):
+            run.log({"step": step})
+    monkeypatch.setattr(record, "processor", lambda: "another")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened(tmp_path).close()
+    assert "another" not in read_run(tmp_path / "run", "arm", 0).processors
+
+
+X86 = """processor\t: 0
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Processor
+stepping\t: 8
+flags\t\t: fpu sse avx2 avx512f amx_bf16
+
+processor\t: 1
+model\t\t: 1
+"""
+ARM64 = """processor\t: 0
+Features\t: fp asimd sve
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+"""
+
+
+def test_processors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record.platform, "machine", lambda: "aarch64")
+    assert record.described_processor(X86) == "Intel(R) Xeon(R) Processor family 6 model 143 stepping 8 avx2 avx512f amx_bf16"
+    assert record.described_processor(ARM64) == "aarch64 implementer 0x41 part 0xd40 asimd sve"
+    assert record.described_processor("") == "aarch64"

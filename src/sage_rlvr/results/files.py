@@ -84,20 +84,11 @@ def read_run(path: Path, arm: str, seed: int) -> TrainingRun:
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
     return TrainingRun(
         arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
-        config=config, versions=_versions(facts),
+        config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
+        processors=tuple(facts.get("processors", ())),
         commit=str((facts.get("git") or {}).get("commit") or ""), created=str(facts.get("created") or ""),
         start=start_of(facts), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
-
-
-def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of the libraries, and the processors that a run was trained on, where its run.json has them."""
-    known = {str(name): str(version) for name, version in facts.get("versions", {}).items()}
-    if "processor" not in facts:
-        return known
-    changes = [change["changed"]["processor"] for change in facts.get("changes", ()) if "processor" in change["changed"]]
-    processors = [*(before for before, _ in changes), facts["processor"]]
-    return known | {"processor": ", then ".join(map(str, processors))}
 
 
 def start_of(facts: Mapping[str, Any]) -> str:

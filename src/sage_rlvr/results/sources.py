@@ -20,8 +20,8 @@ State = Literal["not run", "training", "trained", "validation only", "evaluated"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingRun:
     """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
-    message). created: ISO 8601; start: hash of the weights that it was trained from, as in the record of their evaluation; ""
-    where unknown."""
+    message). processors: those that it was trained on, in order, () where unknown. created: ISO 8601; start: hash of the weights
+    that it was trained from, as in the record of their evaluation; "" where unknown."""
 
     arm: str
     seed: int
@@ -29,6 +29,7 @@ class TrainingRun:
     state: State = "not run"
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    processors: Sequence[str] = ()
     commit: str = ""
     created: str = ""
     start: str = ""

@@ -28,6 +28,9 @@ _SOURCE = re.compile(r"method(\.base)*\.source")  # of the reference; `base` is 
 _ANSWERS = re.compile(r"method(\.\w+)*\.extras\.\d+\.file")  # of a buffer
 _OF_THE_RUN = re.compile(r"base|sft|snapshot@\d+")  # sources that name no policy of their own
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
+_NUMBERS = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant", "CPU revision")  # x86, then ARM
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "sve2", "bf16", "i8mm")
+_UNKNOWN = "unknown"  # the processor of a run whose record is older than this key
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
 
 
@@ -48,16 +51,21 @@ def installed(names: Sequence[str]) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Name and model numbers of the processor, on which the last bits of a product depend. Virtual machines of different
-    processors often share the name alone."""
+    """Name, model numbers and vector instructions of the processor, on which the last bits of a product depend. On virtual machines
+    different processors often have the same name."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return described_processor(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:  # no Linux
         return platform.processor() or platform.machine()
-    fields = dict(line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines())
+
+
+def described_processor(text: str) -> str:
+    """The first processor of a file /proc/cpuinfo in a line."""
+    fields = dict(line.partition(":")[::2] for line in text.strip().partition("\n\n")[0].splitlines())
     known = {name.strip(): value.strip() for name, value in fields.items()}
-    numbers = [f"{name.removeprefix('cpu ')} {known[name]}" for name in ("cpu family", "model", "stepping") if name in known]
-    return " ".join([known.get("model name") or platform.machine(), *numbers])
+    numbers = [f"{name.removeprefix('CPU ').removeprefix('cpu ')} {known[name]}" for name in _NUMBERS if name in known]
+    able = set(known.get("flags", known.get("Features", "")).split())
+    return " ".join([known.get("model name") or platform.machine(), *numbers, *(name for name in _INSTRUCTIONS if name in able)])
 
 
 def git_state() -> dict[str, Any] | None:
@@ -114,7 +122,7 @@ def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> d
         "versions": versions(),
         "git": git_state(),
         "platform": platform.platform(),
-        "processor": processor(),
+        "processors": [processor()],  # in the order in which the run was trained on them
         "cpu_count": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "created": now(),
@@ -138,7 +146,6 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     if old.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a run record of format {FORMAT}; use another directory")
     changed, code = _binding_differences(old, new), _code_differences(old, new)
-    moved = differences(old["processor"], new["processor"], "processor") if "processor" in old else {}
     before, wanted = changed.get("steps", (None, None))
     more = set(changed) == {"steps"} and isinstance(before, int) and wanted > before
     longer = more and not _stretched(old["config"])
@@ -154,14 +161,16 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
         warnings.warn(
             f"{path}: continued with another version of sage-rlvr ({listed}); its numbers may differ from those of a single version"
         )
-    if moved:
-        before, here = moved["processor"]
-        warnings.warn(f"{path}: continued on another processor ({before} -> {here}); the last bits of its numbers may differ")
-    if not (changed or code or moved):
-        return old
+    processors = _processors(path, old, new)
+    if not (changed or code):
+        if processors == old.get("processors"):
+            return old
+        facts = old | {"processors": processors}
+        write_json_atomic(file, facts)
+        return facts
     forked = bool(changed) and not longer
-    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code | moved).items()}}
-    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git", "processor")}
+    change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code).items()}}
+    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")} | {"processors": processors}
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
     return facts
@@ -169,9 +178,9 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
 
 _SHAPE: dict[str, tuple[type, ...]] = {
     "config": (dict,), "data": (dict,), "versions": (dict,), "kind": (str,), "changes": (list,),
-    "git": (dict, type(None)), "warnings": (list,),
+    "git": (dict, type(None)), "warnings": (list,), "processors": (list,),
 }  # fmt: skip
-_OPTIONAL = ("git", "warnings")
+_OPTIONAL = ("git", "warnings", "processors")
 _WARNING: dict[str, type] = {"kind": str, "step": int, "message": str}
 
 
@@ -202,6 +211,8 @@ def _faults(facts: Mapping[str, Any], needs: Iterable[str]) -> Iterator[str]:
     for number, one in enumerate(facts.get("warnings", ())):
         if not _is_warning(one):
             yield f"warnings.{number} has an unexpected type for a run record"
+    if not all(isinstance(one, str) for one in facts.get("processors", ())):
+        yield "processors has an unexpected type for a run record"
     for name in ("steps", "seed"):
         if type(facts.get("config", {}).get(name, 0)) is not int:
             yield f"config.{name} is not a whole number"
@@ -270,6 +281,17 @@ def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tup
     changed = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
     commits = [(facts.get("git") or {}).get("commit") for facts in (old, new)]
     return changed | (differences(*commits, "git.commit") if all(commits) else {})
+
+
+def _processors(path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The processors that the run was trained on, with this one where steps are left. A warning where the last one was another."""
+    known: list[str] = old.get("processors", [_UNKNOWN])
+    here = new["processors"][0]
+    if known[-1] == here or len(read_metrics(path, 0)) >= int(new["config"].get("steps", 0)):
+        return known
+    if known[-1] != _UNKNOWN:
+        warnings.warn(f"{path}: continued on another processor ({known[-1]} -> {here}); the last bits of its numbers may differ")
+    return [*known, here]
 
 
 def _stretched(config: Mapping[str, Any]) -> list[str]:

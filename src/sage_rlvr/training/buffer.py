@@ -152,7 +152,7 @@ def file_answers(loop: Loop, file: str) -> Answers:
     for line, row in read_json_lines(file, advice=f"each line must be {LINE}"):
         where, problem, text = f"{file}:{line}", row.get("problem"), row.get("completion")
         if not isinstance(text, str) or not isinstance(problem, str | int):
-            raise DataError(f'{where}: give {{"problem": id, "completion": text}}, not {str(row)[:80]}')
+            raise DataError(f"{where}: give {LINE}, not {str(row)[:80]}")
         if str(problem) not in numbers:
             raise DataError(
                 f"{where}: problem {problem!r} is none of the {len(numbers):,} training problems of {loop.task.name}; "

@@ -9,7 +9,7 @@
 The adapters of TRL and verl name the same five stages (trl/trainer.py, verl/trainer.py).
 
 Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
-policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
+policies agree, the same completions. On a CPU a run is bitwise reproducible (same kind of CPU, versions and thread count).
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def test_the_truth_is_every_answer_that_the_task_lists(
 
 
 def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
-    with pytest.raises(ConfigError, match=r"file = '.*nowhere\.jsonl': no such file .* of lines \{\"problem\": id"):
+    with pytest.raises(ConfigError, match=r"Likelihood: file = '.*nowhere\.jsonl': no such file .* of lines \{\"problem\": id"):
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))
 
 

@@ -315,11 +315,15 @@ def _equation(config: Config) -> str:
 
 
 def versions(runs: Trained) -> list[tuple[str, str]]:
-    """The versions of the first run, and the number of other sets of versions."""
-    sets = [dict(run.versions) for of_arm in runs.values() for run in of_arm if run.versions]
+    """The versions of the first run, the number of other sets of versions, and the processors of all runs."""
+    each = [run for of_arm in runs.values() for run in of_arm]
+    sets = [dict(run.versions) for run in each if run.versions]
     if not sets:
         return []
     listed = list(sets[0].items())
+    known = list(dict.fromkeys(name for run in each for name in run.processors))
+    if known:
+        listed.append(("processor" if len(known) == 1 else f"{len(known)} processors:", "; ".join(known)))
     different = len({json.dumps(one, sort_keys=True) for one in sets})
     if different > 1:
         listed.append(("runs", f"used {different} different sets of versions; those of the first run are listed"))

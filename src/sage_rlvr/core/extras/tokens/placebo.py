@@ -55,6 +55,11 @@ class PlaceboWeight(TokenWeight):
         return self.weight.files
 
     @property
+    def file_contents(self) -> str:
+        """That of the permuted weight."""
+        return self.weight.file_contents
+
+    @property
     def equation(self) -> str:
         return f"[{self.weight.equation}] permuted over the tokens of its completion"
 
