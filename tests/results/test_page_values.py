@@ -14,6 +14,8 @@ from sage_rlvr.api import report
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.page.answers import structure
+from sage_rlvr.results.page.training import versions
+from sage_rlvr.results.sources import TrainingRun
 from sage_rlvr.tasks import TASKS, described
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import WORLDS, Problem
@@ -137,3 +139,12 @@ EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
 )
 def test_the_page_of_a_stored_summary_states_what_was_compared(folder: str, sentence: str) -> None:
     assert re.search(sentence, report(EXPERIMENTS / folder).markdown())
+
+
+def test_the_processors_of_all_runs_are_listed() -> None:
+    """One that two runs share once; libraries of one version are one set, wherever the runs were trained."""
+    libraries = {"torch": "2.13.0"}
+    runs = [TrainingRun(arm="a", seed=seed, versions=libraries, processors=names) for seed, names in enumerate((("A",), ("A", "B")))]
+    assert versions({"a": runs}) == [("torch", "2.13.0"), ("2 processors:", "A; B")]
+    assert versions({"a": runs[:1]}) == [("torch", "2.13.0"), ("processor", "A")]
+    assert versions({"a": [TrainingRun(arm="a", seed=0, versions=libraries)]}) == [("torch", "2.13.0")]
