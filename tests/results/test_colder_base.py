@@ -141,13 +141,14 @@ def test_an_untrained_arm_is_not_called_sharpened() -> None:
 
 
 def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
-    design = Design(arms=(Arm(name="start", key="start"), Arm(name="tuned", key="tuned")), control="start", every=True)
-    sampled = (*(counts("start", share(t), t) for t in TEMPERATURES), counts("tuned", share(0.6)))
+    design = Design(arms=(Arm(name="start", key="start"), Arm(name="trained", key="trained")), control="start", every=True)
+    sampled = (*(counts("start", share(t), t) for t in TEMPERATURES), counts("trained", share(0.6)))
     found = Results(design=design, k=N, table=Measurements(sampled), chances={TASK: sampled[0].chance})
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
     text = sentences.answer(compare(found), found, findings_of(found).verdicts)
-    assert "Does it do more than start at a lower temperature? tuned: only sharpened, as far as can be told (start at T = " in text
+    question = "Does it do more than start at a lower temperature?"
+    assert f"{question} trained: only sharpened, as far as can be told (start at T = " in text
 
 
 def test_a_base_at_one_temperature_is_no_such_control() -> None:
@@ -213,3 +214,16 @@ def test_problems_on_which_policies_differ_come_first() -> None:
 
     assert by_difference([one(True, False, False, False), one(False, True, True, True)]) == ["apart", "alike"]
     assert by_difference([one(True, False, False, False)]) == []
+
+
+def test_what_is_significant_before_correction_is_not_called_the_same() -> None:
+    """At the same pass@k for k > 1, a higher pass@1 than at every sampled temperature: the base does not do the same."""
+    found = results(sharp=share(0.6), other=share(0.6))
+    rows = [row for row in compare(found) if row.why == "colder" and row.a == "sharp"]
+    assert [one.finding for one in colder.colder_base_comparisons(rows, found)] == ["sharpened"]
+    gap = replace(rows[0].comparison.difference, value=0.05, low=0.01, high=0.09)
+    rows[0] = replace(rows[0], comparison=replace(rows[0].comparison, difference=gap, p=0.03, outcome="better"), adjusted=0.3)
+    (one,) = colder.colder_base_comparisons(rows, found)
+    assert one.finding == "unknown" and "does the same" not in one.text
+    assert one.text.startswith("sharp: cannot be told (the base at T = 0.6 has the nearest pass@1: ")
+    assert "; higher before correction at k = 1; detectable" in one.text

@@ -40,13 +40,15 @@ ANSWERS: dict[Finding, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ColderBaseComparison:
-    """An arm beside the base at the temperature with the nearest pass@1. ks: at which k the difference is significant; passes: k ->
-    the scores of arm and base; detectable: the largest detectable difference at k > 1, NaN without one."""
+    """An arm beside the base at the temperature with the nearest pass@1. ks: at which k the difference is significant; before:
+    words on those that are significant before correction only; passes: k -> the scores of arm and base; detectable: the largest
+    detectable difference at k > 1, NaN without one."""
 
     arm: str
     home: str
     finding: Finding
     ks: tuple[int | None, ...]
+    before: str
     temperature: float
     passes: dict[int | None, tuple[float, float]]
     detectable: float
@@ -64,7 +66,7 @@ class ColderBaseComparison:
     def _filled(self, template: str) -> str:
         pairs = ", ".join(f"pass@{k} {own:.3f} and {base:.3f}" for k, (own, base) in self.passes.items())
         seen = f"detectable at k > 1: {self.detectable:.3f}" if math.isfinite(self.detectable) else ""
-        ks, facts = ", ".join(map(str, self.ks)), listed(pairs, seen, by="; ")
+        ks, facts = ", ".join(map(str, self.ks)), listed(pairs, self.before, seen, by="; ")
         return template.format(arm=self.arm, home=self.home, ks=ks, pairs=pairs, facts=facts, t=self.temperature)
 
 
@@ -104,17 +106,27 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
     # a pass@1 below the best of all temperatures shows nothing: the arm has a temperature of its own
     lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
-    if not min(hidden, default=math.nan) <= TOO_LARGE:  # at the end of the base's range of pass@1 the mixture has no lower bound
+    before = _before(rows)
+    # at the end of the base's range of pass@1 the mixture has no lower bound
+    if before or not min(hidden, default=math.nan) <= TOO_LARGE:
         same = "unknown"
     return ColderBaseComparison(
         arm=rows[0].a,
         home="the base" if home == BASE else home,
         finding="above" if higher else "below" if lower else same,
         ks=tuple(higher or lower),
+        before=before,
         temperature=at,
         passes={row.metric.k: (row.comparison.mean_a, base[row.metric.k]) for row in rows if row.metric.k in shown},
         detectable=max(hidden, default=math.nan),
     )
+
+
+def _before(rows: Sequence[Row]) -> str:
+    """At which k the arm is higher, and at k > 1 lower, before correction only."""
+    by_end = {end: [row.metric.k for row in rows if outcome(row) == end] for end in (End.HIGHER_BEFORE, End.LOWER_BEFORE)}
+    by_end[End.LOWER_BEFORE] = [k for k in by_end[End.LOWER_BEFORE] if k != 1]
+    return listed(*(f"{end} at k = {', '.join(map(str, ks))}" if ks else "" for end, ks in by_end.items()), by="; ")
 
 
 def _home(row: Row) -> str:
