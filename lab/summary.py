@@ -109,7 +109,10 @@ def _name(arm: str, seed: int | None, temperature: float = REFERENCE) -> str:
 
 def summary_of(experiment: Path) -> dict[str, Any]:
     """The contents of summary.json."""
-    summary: dict[str, Any] = report_of(results_of(experiment), brief=True)["summary"]
+    results = results_of(experiment)
+    summary: dict[str, Any] = report_of(results, brief=True)["summary"]
+    for arm in results.design.facts["arms"]:
+        summary["arms"][arm["name"]]["steps"] = arm["config"]["steps"]  # each run is complete
     for row in summary["sampled"]:
         row |= dict.fromkeys(UNKNOWN)
     return summary

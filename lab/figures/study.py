@@ -89,7 +89,7 @@ def at_equal_kl(axes: Axes, room: Room) -> None:
         axes.plot(kls[arm], scores[arm], color=color, marker=marker, linestyle="", markersize=8, **front)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    ticks = [x for x in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if low <= x <= high]
+    ticks = [x for x in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1) if low <= x <= high]
     axes.set_xticks(ticks, list(map(str, ticks)))
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axes.set(xlabel="exact KL to the base, nats per token", ylabel=f"pass@{K}")
@@ -104,8 +104,9 @@ def plane(axes: Axes, room: Room) -> None:
         color=BLACK, marker="o", markersize=4, linewidth=1, elinewidth=0.6,
     )  # fmt: skip
     for t, spot in zip(bases, zip(x, y, strict=True), strict=True):
-        below = t == min(bases)  # the line comes from the left above
-        axes.annotate(f"T = {t:g}", spot, (-4, -11 if below else 4), textcoords="offset points", ha="right", fontsize=8)
+        below, first = t == min(bases), t == max(bases)  # the line comes from the left above
+        place, side = (-4, -11) if below else (-4, 4) if first else (4, 4), "right" if below or first else "left"
+        axes.annotate(f"T = {t:g}", spot, place, textcoords="offset points", ha=side, fontsize=8)
     for arm, (_, color, marker) in STYLES.items():
         runs = room.runs(arm)
         one, many = (seed_interval([score(run, k) for run in runs]) for k in (1, K))
