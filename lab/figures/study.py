@@ -133,7 +133,7 @@ def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
         at_equal_kl(middle, room)
         plane(right, room)
         left.set_title(f"{name.capitalize()}: at temperature 1")
-        middle.set_title("Line and band: the base")
+        middle.set_title("Band: the base; gray lines: runs of one seed")
         right.set_title("Line: the base at lower temperatures")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     out.mkdir(parents=True, exist_ok=True)
