@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -72,18 +72,23 @@ class Endpoint:
     def line(self) -> str:
         """One line of print."""
         if self.seeds < FEWEST:
-            return f"{self.name}: cannot be told, {self.seeds} seeds, {self.left_out} outside the KL range"
+            seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+            return f"{self.name}: cannot be told, {seeds}, {self.left_out} outside the KL range"
         left_out = f", {self.left_out} seeds left out" if self.left_out else ""
         return f"{self.name}: {self.value:+.4f} ({self.low:+.4f} to {self.high:+.4f}), p {self.p:.4f}, {self.seeds} seeds{left_out}"
 
 
-def counts_of(file: Path) -> Counts:
-    """n and c of each policy's problems at T = 1."""
+def counts_of(file: Path, pooled: bool = False) -> Counts:
+    """n and c of each policy's problems at T = 1. pooled: a problem that was drawn again ("ID #2") is the same problem with more
+    samples, and counts once."""
     rows: dict[tuple[str, int | None], dict[str, tuple[int, int]]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["temperature"] == 1.0:
-            rows.setdefault((row["arm"], row.get("seed")), {})[row["id"]] = (row["n"], row["c"])
+            own = rows.setdefault((row["arm"], row.get("seed")), {})
+            name = row["id"].partition(" #")[0] if pooled else row["id"]
+            n, c = own.get(name, (0, 0)) if pooled else (0, 0)
+            own[name] = (n + row["n"], c + row["c"])
     problems = {tuple(sorted(own)) for own in rows.values()}
     if len(problems) != 1:
         raise DataError(f"{file}: the policies were not sampled on the same problems; evaluate all of them on one set")
@@ -138,16 +143,20 @@ def judged(name: str, gaps: Sequence[float], more: float = 0.0, left_out: int = 
     return Endpoint(name, value, value - reach(0.05), value + reach(0.05), high if own > 0 else math.nan, len(gaps), left_out)
 
 
-def at_kl(kl: float, points: Sequence[tuple[float, float]]) -> float | None:
-    """The score at `kl` between the two neighbors of (KL, score), straight in log KL; None outside all of them."""
+def at_kl(kl: float, points: Sequence[tuple[float, float]], scale: Callable[[float], float] = math.log) -> float | None:
+    """The score at `kl` between the two neighbors of (KL, score), straight in log KL, or on another scale; None outside all of
+    them."""
     for (first, low), (last, high) in pairwise(sorted(points)):
         if first <= kl <= last:
-            share = 0.0 if first == last else math.log(kl / first) / math.log(last / first)
+            share = 0.0 if first == last else (scale(kl) - scale(first)) / (scale(last) - scale(first))
             return low + share * (high - low)
     return None
 
 
-def endpoint(question: Question, counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> Endpoint:
+def endpoint(
+    question: Question, counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int],
+    scale: Callable[[float], float] = math.log,
+) -> Endpoint:  # fmt: skip
     """The endpoint of these training seeds. DataError if the run of one is missing."""
     scores = {policy: score(own) for policy, own in counts.items()}
     gaps, left_out = [], 0
@@ -161,7 +170,7 @@ def endpoint(question: Question, counts: Counts, kls: Mapping[tuple[str, int], f
         elif len(question.rivals) == 1:
             there = scores[question.rivals[0], seed]
         else:
-            there = at_kl(kls[question.arm, seed], [(kls[arm, seed], scores[arm, seed]) for arm in question.rivals])
+            there = at_kl(kls[question.arm, seed], [(kls[arm, seed], scores[arm, seed]) for arm in question.rivals], scale)
         if there is None:
             left_out += 1
         else:
@@ -172,6 +181,20 @@ def endpoint(question: Question, counts: Counts, kls: Mapping[tuple[str, int], f
 def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> list[Endpoint]:
     """Endpoints 1 and 2 of a room. seeds: the training seeds of its design. DataError if the run of one is missing."""
     return [endpoint(question, counts, kls, seeds) for question in (AT_EQUAL_KL, LESS_THE_BASE)]
+
+
+def sensitivity(folder: Path) -> Iterator[tuple[str, Endpoint]]:
+    """What the endpoints of a room would be by other choices, none of which the protocol has: what is varied, and the endpoint."""
+    counts, kls, seeds = counts_of(folder / COUNTS), kls_of(folder / KLS), seeds_of(folder)
+    pooled = counts_of(folder / COUNTS, pooled=True)
+    of = f"{len(pooled[BASE, None])} distinct problems of {len(counts[BASE, None])}"
+    yield from ((of, one) for one in endpoints(pooled, kls, seeds))
+    yield "linear in KL", endpoint(AT_EQUAL_KL, counts, kls, seeds, scale=float)
+    for seed in seeds:
+        yield f"without training seed {seed}", endpoint(AT_EQUAL_KL, counts, kls, [other for other in seeds if other != seed])
+    for rival in RIVALS:
+        question = Question(f"{ARM} less {rival} in pass@32, as trained", ARM, (rival,))
+        yield "no interpolation", endpoint(question, counts, kls, seeds)
 
 
 class NotRun(DataError):
@@ -231,6 +254,8 @@ class Primaries(Command):
 
     folder: tyro.conf.Positional[Path]
     """2026-11-27_smollm2_much_room or _little_room under lab/experiments; or a folder of 2026-11-28_smollm2_200, for all three."""
+    sensitivity: bool = False
+    """Of a room: also by other choices than the protocol's, after the fact."""
 
     def execute(self, session: Session) -> int:
         if self.folder.name in {question.experiment for question in OF_200_STEPS}:
@@ -241,4 +266,8 @@ class Primaries(Command):
             found, family = endpoints(counts, kls, seeds_of(self.folder)), "this room"
         for one, p in zip(found, holm(found), strict=True):
             session.say(one.line() + ("" if math.isnan(p) else f"; Holm's p of {family} {p:.4f}"))
+        if self.sensitivity and family == "this room":
+            session.say("", "By other choices, after the fact, not corrected:")
+            for varied, one in sensitivity(self.folder):
+                session.say(f"{varied}: {one.line()}")
         return 0

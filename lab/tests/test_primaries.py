@@ -188,3 +188,18 @@ def test_200_steps_are_judged_once_their_runs_have_ended(tmp_path: Path, capsys:
     assert main(["primaries", str(tmp_path / OF_200_STEPS[0].experiment)]) == 2
     assert "200_kl: no counts.jsonl" in capsys.readouterr().err
     assert not primaries_table({}, tmp_path).rows
+
+
+def test_other_choices_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Repeats of a problem are pooled, and count once; the interpolation may be linear in KL."""
+    rows = [{"arm": BASE, "temperature": 1.0, "id": name, "n": 64, "c": c} for name, c in (("a", 0), ("a #2", 2), ("b", 64))]
+    (tmp_path / "counts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert counts_of(tmp_path / "counts.jsonl")[BASE, None] == [(64, 0), (64, 2), (64, 64)]
+    assert counts_of(tmp_path / "counts.jsonl", pooled=True)[BASE, None] == [(128, 2), (64, 64)]
+    assert at_kl(0.2, [(0.1, 0.0), (0.4, 1.0)]) == pytest.approx(0.5)
+    assert at_kl(0.2, [(0.1, 0.0), (0.4, 1.0)], float) == pytest.approx(1 / 3)
+    room = EXPERIMENTS / "2026-11-27_smollm2_little_room"
+    assert main(["primaries", str(room), "--sensitivity"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n116 distinct problems of 200: k3 less k3_is in pass@32 at equal exact KL: +0.0902" in printed
+    assert printed.count("without training seed ") == 5 and printed.count("no interpolation: ") == 2
