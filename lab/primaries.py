@@ -86,13 +86,25 @@ def counts_of(file: Path, pooled: bool = False) -> Counts:
         row = json.loads(line)
         if row["temperature"] == 1.0:
             own = rows.setdefault((row["arm"], row.get("seed")), {})
-            name = row["id"].partition(" #")[0] if pooled else row["id"]
-            n, c = own.get(name, (0, 0)) if pooled else (0, 0)
-            own[name] = (n + row["n"], c + row["c"])
+            if row["id"] in own:
+                raise DataError(f"{file}: {row['arm']} has two rows of {row['id']!r}; remove one")
+            own[row["id"]] = (row["n"], row["c"])
+    if pooled:
+        rows = {policy: _pooled(own) for policy, own in rows.items()}
     problems = {tuple(sorted(own)) for own in rows.values()}
     if len(problems) != 1:
         raise DataError(f"{file}: the policies were not sampled on the same problems; evaluate all of them on one set")
     return {policy: [own[name] for name in sorted(own)] for policy, own in rows.items()}
+
+
+def _pooled(own: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """n and c of each distinct problem."""
+    totals: dict[str, tuple[int, int]] = {}
+    for name, (n, c) in own.items():
+        problem = name.partition(" #")[0]
+        known_n, known_c = totals.get(problem, (0, 0))
+        totals[problem] = (known_n + n, known_c + c)
+    return totals
 
 
 def kls_of(file: Path) -> dict[tuple[str, int], float]:

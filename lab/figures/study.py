@@ -104,8 +104,11 @@ def plane(axes: Axes, room: Room) -> None:
         color=BLACK, marker="o", markersize=4, linewidth=1, elinewidth=0.6,
     )  # fmt: skip
     for t, spot in zip(bases, zip(x, y, strict=True), strict=True):
-        below, first = t == min(bases), t == max(bases)  # the line comes from the left above
-        place, side = (-4, -11) if below else (-4, 4) if first else (4, 4), "right" if below or first else "left"
+        place, side = (4, 4), "left"
+        if t == max(bases):
+            place, side = (-4, 4), "right"
+        if t == min(bases):  # the line comes from the left above
+            place, side = (-4, -11), "right"
         axes.annotate(f"T = {t:g}", spot, place, textcoords="offset points", ha=side, fontsize=8)
     for arm, (_, color, marker) in STYLES.items():
         runs = room.runs(arm)
@@ -133,7 +136,7 @@ def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
         at_equal_kl(middle, room)
         plane(right, room)
         left.set_title(f"{name.capitalize()}: at temperature 1")
-        middle.set_title("Band: the base; gray lines: runs of one seed")
+        middle.set_title("Band: the base; gray lines: k3_is runs of a seed")
         right.set_title("Line: the base at lower temperatures")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     out.mkdir(parents=True, exist_ok=True)

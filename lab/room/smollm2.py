@@ -145,12 +145,12 @@ def arms_table(room: Room) -> Table:
         right = sum(int(run.c.sum()) for run in runs)
         cells = [spread(seed_interval([score(run, k) for run in runs])) for k in KS]
         kl = spread(seed_interval([room.kls[arm, seed] for seed in room.seeds]))
-        rows.append((arm, "1", str(len(runs)), f"{samples:,}", f"{right:,}", *cells, kl))
+        rows.append((arm, "1", f"{samples:,}", f"{right:,}", *cells, kl))
     for t, base in room.bases().items():
         cells = [f"{score(base, k):.3f}" for k in KS]
-        rows.append((BASE, f"{t:g}", "", f"{int(base.n.sum()):,}", f"{int(base.c.sum()):,}", *cells, ""))
-    head = ("policy", "T", "training seeds", "samples", "right", *COLUMNS, "KL, nats per token")
-    return Table(header=head, rows=tuple(rows), notes=("Means over training seeds, with 95 % intervals.",))
+        rows.append((BASE, f"{t:g}", f"{int(base.n.sum()):,}", f"{int(base.c.sum()):,}", *cells, ""))
+    head = ("policy", "T", "samples", "right", *COLUMNS, "KL, nats per token")
+    return Table(header=head, rows=tuple(rows), notes=(f"Means over {len(room.seeds)} training seeds, with 95 % intervals.",))
 
 
 def seeds_table(room: Room) -> Table:

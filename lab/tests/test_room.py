@@ -542,8 +542,8 @@ def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     smollm2_room(tmp_path)
     assert main(["study", "--experiments", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert f"| {ARM} | 1 | 5 | 6,400 | {10 * (5 * 10 + 10)} | 0.094 (" in printed  # pass@1: 12 / 64 / 2 at the middle seed
-    assert "| base | 0.4 |  | 1,280 | 40 | 0.031 |" in printed
+    assert f"| {ARM} | 1 | 6,400 | {10 * (5 * 10 + 10)} | 0.094 (" in printed  # pass@1: 12 / 64 / 2 at the middle seed
+    assert "| base | 0.4 | 1,280 | 40 | 0.031 |" in printed
     gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1).difference
     assert f"| {ARM} | 0.4 | +0.062 ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
 

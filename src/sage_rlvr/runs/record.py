@@ -28,7 +28,10 @@ _SOURCE = re.compile(r"method(\.base)*\.source")  # of the reference; `base` is 
 _ANSWERS = re.compile(r"method(\.\w+)*\.extras\.\d+\.file")  # of a buffer
 _OF_THE_RUN = re.compile(r"base|sft|snapshot@\d+")  # sources that name no policy of their own
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
-_NUMBERS = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant", "CPU revision")  # x86, then ARM
+_NUMBERS = {  # fields of /proc/cpuinfo on x86 and on ARM, and their printed names
+    "cpu family": "family", "model": "model", "stepping": "stepping", "CPU implementer": "implementer", "CPU part": "part",
+    "CPU variant": "variant", "CPU revision": "revision",
+}  # fmt: skip
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "sve2", "bf16", "i8mm")
 _UNKNOWN = "unknown"  # the processor of a run whose record is older than this key
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
@@ -61,11 +64,14 @@ def processor() -> str:
 
 def described_processor(text: str) -> str:
     """The first processor of a file /proc/cpuinfo in a line."""
-    fields = dict(line.partition(":")[::2] for line in text.strip().partition("\n\n")[0].splitlines())
-    known = {name.strip(): value.strip() for name, value in fields.items()}
-    numbers = [f"{name.removeprefix('CPU ').removeprefix('cpu ')} {known[name]}" for name in _NUMBERS if name in known]
-    able = set(known.get("flags", known.get("Features", "")).split())
-    return " ".join([known.get("model name") or platform.machine(), *numbers, *(name for name in _INSTRUCTIONS if name in able)])
+    known = {}
+    for line in text.strip().partition("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        known[name.strip()] = value.strip()
+    words = [known.get("model name") or platform.machine()]
+    words += [f"{said} {known[name]}" for name, said in _NUMBERS.items() if name in known]
+    able = known.get("flags", known.get("Features", "")).split()
+    return " ".join([*words, *(name for name in _INSTRUCTIONS if name in able)])
 
 
 def git_state() -> dict[str, Any] | None:

@@ -187,6 +187,7 @@ class Buffer(Extra):
         return f"lines {LINE}"
 
     def conflict(self, method: MethodParts) -> str:
+        """Why the buffer cannot be part of the method, for the error; "" where it can."""
         if reason := self.twice(method):
             return reason
         if not self.alone:

@@ -70,6 +70,7 @@ class PlaceboWeight(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """The weights (N, T) of `weight`, permuted over the counted tokens of each completion, and the state as it was."""
         weights, _ = self.weight.token_weights(signals, step, total_steps, key, {})
         words = key.bits(step, "placebo_weight/order", signals.row_ids, signals.positions)
         # from the order of positions to that of the words: both are the tokens' own, wherever padding puts them
