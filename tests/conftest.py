@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.plugins import VARIABLE
 from sage_rlvr.tasks.countdown import build_tokenizer
+from warm_policy import read as warm_weights
 
 settings.register_profile("shared", deadline=None)  # a loaded machine is slow, and no test is judged by its time
 settings.load_profile("shared")
@@ -84,20 +85,10 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Llama after a short warm start on two-number problems: right now and then, so RL has rewards."""
-    from sage_rlvr.config import OptimizerConfig
-    from sage_rlvr.models.policy import Asking, Tokens
-    from sage_rlvr.tasks.countdown import Countdown
-    from sage_rlvr.training.optimizer import Optimizer
-    from sage_rlvr.training.sft import sft_step, texts_of
-
-    tokens = Tokens.of(build_tokenizer())
-    world = Countdown({2: 1.0}, max_number=12, max_target=144)
-    asking, model = Asking.of(world, tokens), tiny_llama(initializer_range=0.02)
-    optimizer = Optimizer(model, OptimizerConfig(lr=1e-2), 150)
-    for step in range(150):
-        sft_step(model, optimizer, texts_of(world.examples("train", 0, 48 * step, 48), asking), step)
-    return save(model.eval(), tmp_path_factory.mktemp("models") / "warm")
+    """The folder of a tiny Llama after a short warm start on two-number problems (helpers/warm_policy.py)."""
+    model = tiny_llama(initializer_range=0.02)
+    model.load_state_dict(warm_weights(), strict=False)
+    return save(model, tmp_path_factory.mktemp("models") / "warm")
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_three_updates_of_a_rollout_are_the_textbooks(write_recipe: Recipe) -> N
     for gradient, expected in zip(gradients, wanted, strict=True):
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-5)
     assert not torch.allclose(gradients[1], gradients[0], atol=1e-3)
-    assert abs(metrics["surrogate/ratio_mean"] - 1.0) > 1e-3
+    assert abs(metrics["surrogate/ratio_mean"] - 1.0) > 1e-5  # of one update it is exactly 1
 
 
 # ---- exact divergences
