@@ -165,29 +165,48 @@ def at_kl(kl: float, points: Sequence[tuple[float, float]], scale: Callable[[flo
     return None
 
 
-def endpoint(
+def gaps_of(
     question: Question, counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int],
     scale: Callable[[float], float] = math.log,
-) -> Endpoint:  # fmt: skip
-    """The endpoint of these training seeds. DataError if the run of one is missing."""
-    scores = {policy: score(own) for policy, own in counts.items()}
-    gaps, left_out = [], 0
+) -> list[list[float]]:  # fmt: skip
+    """The difference on each problem, for each training seed whose KL lies inside. DataError if the run of a seed is missing."""
+    scores = {policy: [solves(n, c) for n, c in own] for policy, own in counts.items()}
+    found = []
     for seed in seeds:
         if missing := [arm for arm in (question.arm, *question.rivals) if (arm, seed) not in scores or (arm, seed) not in kls]:
             raise DataError(
                 f"seed {seed} has no counts or no KL of {', '.join(missing)}; the endpoints are read once all runs are complete"
             )
+        own = scores[question.arm, seed]
         if not question.rivals:
-            there: float | None = scores[BASE, None]
+            there: list[float | None] = list(scores[BASE, None])
         elif len(question.rivals) == 1:
-            there = scores[question.rivals[0], seed]
+            there = list(scores[question.rivals[0], seed])
         else:
-            there = at_kl(kls[question.arm, seed], [(kls[arm, seed], scores[arm, seed]) for arm in question.rivals], scale)
-        if there is None:
-            left_out += 1
-        else:
-            gaps.append(scores[question.arm, seed] - there)
-    return judged(question.name, gaps, 0.0 if question.rivals else noise(counts[BASE, None]), left_out)
+            rivals = [(kls[arm, seed], scores[arm, seed]) for arm in question.rivals]
+            there = [at_kl(kls[question.arm, seed], [(kl, of[i]) for kl, of in rivals], scale) for i in range(len(own))]
+        row = [value - other for value, other in zip(own, there, strict=True) if other is not None]
+        if row:  # on one problem outside the range of KL is on all
+            found.append(row)
+    return found
+
+
+def endpoint(
+    question: Question, counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int],
+    scale: Callable[[float], float] = math.log,
+) -> Endpoint:  # fmt: skip
+    """The endpoint of these training seeds. DataError if the run of one is missing."""
+    gaps = [fmean(row) for row in gaps_of(question, counts, kls, seeds, scale)]
+    return judged(question.name, gaps, 0.0 if question.rivals else noise(counts[BASE, None]), len(seeds) - len(gaps))
+
+
+def over_problems(question: Question, pooled: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> Endpoint:
+    """The endpoint on distinct problems, drawn from many: its interval also holds their choice, by the spread over problems of the
+    mean over seeds. Part of the noise of samples is in both terms, so the interval is too wide rather than too narrow."""
+    rows = gaps_of(question, pooled, kls, seeds)
+    gaps, means = [fmean(row) for row in rows], [fmean(column) for column in zip(*rows, strict=True)]
+    more = variance(means) / len(means) if means else 0.0
+    return judged(question.name, gaps, more, len(seeds) - len(gaps))
 
 
 def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> list[Endpoint]:
@@ -201,6 +220,8 @@ def sensitivity(folder: Path) -> Iterator[tuple[str, Endpoint]]:
     pooled = counts_of(folder / COUNTS, pooled=True)
     of = f"{len(pooled[BASE, None])} distinct problems of {len(counts[BASE, None])}"
     yield from ((of, one) for one in endpoints(pooled, kls, seeds))
+    for question in (AT_EQUAL_KL, LESS_THE_BASE):
+        yield f"{of}, with their choice in the interval", over_problems(question, pooled, kls, seeds)
     yield "linear in KL", endpoint(AT_EQUAL_KL, counts, kls, seeds, scale=float)
     for seed in seeds:
         yield f"without training seed {seed}", endpoint(AT_EQUAL_KL, counts, kls, [other for other in seeds if other != seed])

@@ -16,6 +16,7 @@ from lab.primaries import (
     BASE,
     OF_200_STEPS,
     RIVALS,
+    Question,
     at_kl,
     counts_of,
     endpoints,
@@ -23,6 +24,7 @@ from lab.primaries import (
     holm,
     judged,
     noise,
+    over_problems,
     score,
     solves,
 )
@@ -203,3 +205,15 @@ def test_other_choices_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().out
     assert "\n116 distinct problems of 200: k3 less k3_is in pass@32 at equal exact KL: +0.0902" in printed
     assert printed.count("without training seed ") == 5 and printed.count("no interpolation: ") == 2
+    assert printed.count("with their choice in the interval: ") == 2
+
+
+def test_the_choice_of_problems_by_hand() -> None:
+    """Two problems, four seeds: gaps of 1/2, 1/2, 0, 1/2 over seeds, of 3/4 and 0 over problems."""
+    solved = [1, 1, 0, 1]
+    counts = {(ARM, seed): [(64, 64 * one), (64, 0)] for seed, one in enumerate(solved)}
+    counts |= {("other", seed): [(64, 0), (64, 0)] for seed in range(4)}
+    found = over_problems(Question("x", ARM, ("other",)), counts, dict.fromkeys(counts, 0.1), range(4))
+    assert (found.value, found.seeds, found.left_out) == (0.375, 4, 0)
+    reach = math.hypot(3.182446 * 0.25 / math.sqrt(4), 1.959964 * math.sqrt(0.75**2 / 2) / math.sqrt(2))
+    assert found.high - found.value == pytest.approx(reach, abs=1e-6)

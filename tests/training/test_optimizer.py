@@ -81,3 +81,22 @@ def test_two_groups_resume_bit_for_bit_and_without_decay_are_one_adamw(name):
         torch.nn.utils.clip_grad_norm_(stock.parameters(), 1.0, foreach=True)
         theirs.step()
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), stock.parameters(), strict=True))
+
+
+def test_a_bfloat16_weight_stands_still_until_its_copy_is_half_a_spacing_away():
+    """Values of bfloat16 between 1 and 2 are 1/128 apart: 1 moves up by 1/256, and down, where they are 1/256 apart, by 1/512."""
+    model = torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    optimizer = Optimizer(model, OptimizerConfig(lr=0.9 / 512), 3)
+    found = []
+    for step in range(3):  # Adam moves each by its rate at every step: the first weight up, the second down
+        (model.weight * torch.tensor([[-1.0, 1.0]], dtype=torch.bfloat16)).sum().backward()
+        found.append((optimizer.step(step)["optimizer/changed_frac"], model.weight.flatten().tolist()))
+    assert found == [(0.0, [1.0, 1.0]), (0.5, [1.0, 1 - 1 / 256]), (0.5, [1 + 1 / 128, 1 - 1 / 256])]
+
+
+def test_without_weights_in_half_precision_nothing_is_counted():
+    model = tiny_gpt2()
+    pull(model, 0)
+    assert set(Optimizer(model, OptimizerConfig(), 1).step(0)) == {"optimizer/grad_norm", "optimizer/lr"}

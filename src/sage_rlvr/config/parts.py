@@ -243,7 +243,8 @@ class EngineConfig:
     PPO trainer; the verl extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
     dtype: of the weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is
     below 1/256 of a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies,
-    and the log-probs are float32; auto is bfloat16 on a GPU and on a CPU with instructions for it, else float32.
+    and a weight changes once its copy is about 1/512 of it away, so at small learning rates most weights stand still at first
+    (optimizer/changed_frac); log-probs are float32; auto is bfloat16 on a GPU and on a CPU with instructions for it, else float32.
     args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed on untouched.
     lora: adapters; null is full fine-tuning.
     device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is

@@ -44,7 +44,8 @@ class Optimizer:
     """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names.
 
     Of a parameter in half precision it keeps a float32 copy, which it moves and rounds into the parameter: gradients of several
-    micro-batches add up in float32, and what is below 1/256 of a weight is not lost.
+    micro-batches add up in float32, and updates too small for the parameter's precision add up in the copy until they are not.
+    `optimizer/changed_frac` is the share of these parameters' weights that an update changed after rounding.
     """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, total_steps: int) -> None:
@@ -82,9 +83,9 @@ class Optimizer:
             group["lr"] = rate
         self.adam.step()
         torch.autograd.graph.increment_version(list(self.names))  # fused AdamW moves them without a trace that backward could see
-        self._round()
+        changed = self._round()
         self.adam.zero_grad(set_to_none=True)
-        return {"optimizer/grad_norm": norm, "optimizer/lr": rate}
+        return {"optimizer/grad_norm": norm, "optimizer/lr": rate} | changed
 
     def skip(self, step: int) -> dict[str, float]:
         """In place of `step`: the same check, weights and moments as they were, gradients cleared; its rate is 0."""
@@ -99,9 +100,16 @@ class Optimizer:
         return norm
 
     @torch.no_grad()
-    def _round(self) -> None:
+    def _round(self) -> dict[str, float]:
+        if not self.copies:
+            return {}
+        changed: list[Tensor] = []  # counted on the device, read once
         for parameter, copy in self.copies.items():
-            parameter.copy_(copy)
+            rounded = copy.to(parameter.dtype)
+            changed.append((rounded != parameter).sum())
+            parameter.copy_(rounded)
+        total = sum(parameter.numel() for parameter in self.copies)
+        return {"optimizer/changed_frac": int(torch.stack(changed).sum()) / total}
 
     def tensors(self) -> dict[str, Tensor]:
         """Moments, step counts and float32 copies as {"parameter/exp_avg": tensor, ...}."""
