@@ -15,20 +15,27 @@ from shutil import copyfile
 from lab.primaries import (
     ARM,
     BASE,
-    COUNTS,
-    KLS,
     RIVALS,
+    Counts,
     Endpoint,
     K,
     NotRun,
-    counts_of,
     endpoints,
     endpoints_of_200_steps,
     holm,
-    kls_of,
 )
 from lab.room.command import LAB_PAGES
-from lab.room.smollm2 import ROOMS, Room, against_base, arms_table, complete_rooms, less_base, seeds_table
+from lab.room.smollm2 import (
+    REPEATED,
+    ROOMS,
+    Room,
+    against_base,
+    arms_table,
+    complete_rooms,
+    less_base,
+    seeds_table,
+    together,
+)
 from lab.room.worlds import EXPERIMENTS
 from lab.studies.pages import remade
 from sage_rlvr.cli.session import Command, Session
@@ -81,16 +88,25 @@ OF_200_STEPS: tuple[tuple[str, Judge], ...] = (
 PREDICTIONS: dict[str, tuple[tuple[str, Judge], ...]] = {
     "much room": (("above +0.05", above_margin), ("positive", positive)),
     "little room": (("within 0.05 of 0", within_margin), ("negative", negative)),
+    "little room, repeated": (("positive", positive), ("negative", negative)),
 }
-"""Of the protocol, for endpoints 1 and 2 (lab/experiments/2026-11-27_smollm2_much_room/README.md)."""
+"""Of the protocols, for endpoints 1 and 2 (lab/experiments/2026-11-27_smollm2_much_room/README.md, and the repetition's own)."""
 
 
-def endpoints_of(room: Room, folder: Path) -> list[Endpoint]:
+def endpoints_of(room: Room) -> list[Endpoint]:
     """Endpoint 1 as `lab.primaries`; endpoint 2 as `sage-rlvr compare`, which estimates the noise of the base in another way."""
-    first, second = endpoints(counts_of(folder / COUNTS), kls_of(folder / KLS), room.seeds)
+    rows = {policy: list(zip(table.n.tolist(), table.c.tolist(), strict=True)) for policy, table in room.counts.items()}
+    counts: Counts = {(arm, seed): own for (arm, seed, t), own in rows.items() if t == 1.0}
+    first, second = endpoints(counts, room.kls, room.seeds)
     found = less_base(room.runs(ARM), room.counts[BASE, None, 1.0], K)
     gap = found.difference
     return [first, replace(second, value=gap.value, low=gap.low, high=gap.high, p=found.p)]
+
+
+def rooms_of(experiments: Path = EXPERIMENTS, note: Callable[[object], None] | None = None) -> dict[str, Room]:
+    """The complete rooms, and the complete repetitions of those. note: is given the reason why one is left out."""
+    there = {name: folder for name, folder in REPEATED.items() if (experiments / folder).is_dir()}
+    return complete_rooms(experiments, note) | complete_rooms(experiments, note, there)
 
 
 def complete_200_steps(experiments: Path, note: Callable[[object], None] | None = None) -> list[Endpoint] | None:
@@ -104,8 +120,9 @@ def complete_200_steps(experiments: Path, note: Callable[[object], None] | None 
 
 
 def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> Table:
-    """Every primary endpoint of these rooms, and of 200 steps where they are run; failed predictions first."""
-    families = {name: (endpoints_of(room, experiments / ROOMS[name]), PREDICTIONS[name]) for name, room in rooms.items()}
+    """Every primary endpoint of these rooms, and of 200 steps where they are run; failed predictions first. A repetition comes with
+    the room that it repeats."""
+    families = {name: (endpoints_of(room), PREDICTIONS[name]) for name, room in rooms.items()}
     if (longer := complete_200_steps(experiments)) is not None:
         families["200 steps"] = (longer, OF_200_STEPS)
     rows = []
@@ -122,8 +139,16 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
         "Intervals: training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted.",
         "Holm's p: over the two endpoints of a room"
         + (", or the five of 200 steps." if "200 steps" in families else "."),
+        *(all_seeds(rooms[name.removesuffix(", repeated")], rooms[name]) for name in REPEATED if name in rooms),
     )
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
+
+
+def all_seeds(first: Room, fresh: Room) -> str:
+    """Both endpoints over the training seeds of a room and of its repetition: a description, as the first led to the second."""
+    whole = together(first, fresh)
+    found = "; ".join(f"{one.name} {one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in endpoints_of(whole))
+    return f"All {len(whole.seeds)} training seeds of little room together, a description without correction: {found}."
 
 
 def hours_line(file: Path, room: Room) -> str:
@@ -134,8 +159,8 @@ def hours_line(file: Path, room: Room) -> str:
 
 
 def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
-    """The tables of the page of findings by their marks."""
-    arms = {f"arms {name}": arms_table(room).markdown() for name, room in rooms.items()}
+    """The tables of the page of findings by their marks; the arms of a repetition are on the laboratory's page alone."""
+    arms = {f"arms {name}": arms_table(room).markdown() for name, room in rooms.items() if name in ROOMS}
     return {"primaries": primaries_table(rooms, experiments).markdown(), **arms}
 
 
@@ -143,6 +168,8 @@ def details_of(rooms: Mapping[str, Room]) -> dict[str, str]:
     """The tables of the laboratory's page by their marks."""
     tables = {}
     for name, room in rooms.items():
+        if name in REPEATED:
+            tables[f"arms {name}"] = arms_table(room).markdown()
         tables[f"less the base {name}"] = against_base(room).markdown()
         tables[f"runs {name}"] = seeds_table(room).markdown()
     return tables
@@ -160,7 +187,7 @@ class Study(Command):
     """The folder of the experiments."""
 
     def execute(self, session: Session) -> int:
-        rooms = complete_rooms(self.experiments, session.note)
+        rooms = rooms_of(self.experiments, session.note)
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
         complete_200_steps(self.experiments, session.note)
@@ -168,7 +195,7 @@ class Study(Command):
         for name, table in {**tables, **details}.items():
             session.say(f"## {name}", "", table, "")
         for name, room in rooms.items():
-            file = self.experiments / ROOMS[name] / COST
+            file = self.experiments / {**ROOMS, **REPEATED}[name] / COST
             if file.is_file():
                 session.say(f"{name}: {hours_line(file, room)}", "")
         if self.pages is not None:
@@ -180,6 +207,6 @@ class Study(Command):
             where, text = remade(self.docs, PAGE, tables)
             where.write_text(text, encoding="utf-8")
             images = self.docs / "images"
-            draw(self.experiments, rooms, images)
+            draw(self.experiments, {name: room for name, room in rooms.items() if name in ROOMS}, images)
             copyfile(LAB_PAGES / "images" / ROOM_LAW, images / ROOM_LAW)
         return 0

@@ -20,6 +20,8 @@ from sage_rlvr.stats.passk import pass_at_k
 
 ROOMS = {"much room": "2026-11-27_smollm2_much_room", "little room": "2026-11-27_smollm2_little_room"}
 """Name in the picture -> folder under lab/experiments."""
+REPEATED = {"little room, repeated": "2026-11-28_smollm2_little_room_rep"}
+"""The same room with fresh training seeds."""
 KS = (1, 8, 32, 64)
 COLUMNS = tuple(f"pass@{k}" for k in KS)
 
@@ -95,6 +97,16 @@ def score(policy: CountTable, k: int) -> float:
     return float(np.mean(pass_at_k(policy.n, policy.c, k)))
 
 
+def together(first: Room, fresh: Room) -> Room:
+    """A room and its repetition as one. DataError unless they have the same counts of the base, and no training seed in common."""
+    base = (BASE, None, 1.0)
+    one, other = first.counts[base], fresh.counts[base]
+    alike = one.problems == other.problems and np.array_equal(one.n, other.n) and np.array_equal(one.c, other.c)
+    if not alike or set(first.seeds) & set(fresh.seeds):
+        raise DataError("the two rooms differ in the counts of the base, or share a training seed; they are not one room repeated")
+    return Room(first.seeds + fresh.seeds, {**fresh.counts, **first.counts}, {**fresh.kls, **first.kls})
+
+
 def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> PairedDifference:
     """pass@k of runs less that of the base: interval and p over training seeds, with the noise of the base's samples, which all
     runs share (as `sage-rlvr compare`)."""
@@ -103,10 +115,12 @@ def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> PairedDif
     return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n)
 
 
-def complete_rooms(experiments: Path = EXPERIMENTS, note: Callable[[object], None] | None = None) -> dict[str, Room]:
-    """Every room that is complete, by its name in the picture. note: is given the reason why a room is left out."""
+def complete_rooms(
+    experiments: Path = EXPERIMENTS, note: Callable[[object], None] | None = None, rooms: Mapping[str, str] = ROOMS
+) -> dict[str, Room]:
+    """Every one of these rooms that is complete, by its name. note: is given the reason why a room is left out."""
     found = {}
-    for name, experiment in ROOMS.items():
+    for name, experiment in rooms.items():
         try:
             found[name] = read_room(experiments / experiment)
         except IncompleteRoom as error:

@@ -11,9 +11,9 @@ import pytest
 
 from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
-from lab.room.smollm2 import ROOMS, complete_rooms, smollm2_arms
+from lab.room.smollm2 import ROOMS, smollm2_arms
 from lab.studies.pages import filled
-from lab.study import details_of, tables_of
+from lab.study import details_of, rooms_of, tables_of
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
@@ -205,7 +205,7 @@ def test_the_findings_of_the_docs_repeat_these_effects_and_those_of_the_study() 
     assert len(EFFECT.findall(small)) > 8
     changes = [f"{arm.change:+.3f} ({arm.low:+.3f} to {arm.high:+.3f}" for arm in smollm2_arms(11)]
     assert [effect for effect in EFFECT.findall(small) if effect not in detail and effect not in changes] == []
-    rooms = complete_rooms()
+    rooms = rooms_of()
     tables, details = tables_of(rooms), details_of(rooms)
     pages = ((text, tables), (DETAILS.read_text(encoding="utf-8"), details))
     assert [name for page, own in pages for name, table in own.items() if filled(page, {name: table}) != page] == []

@@ -28,7 +28,8 @@ from lab.primaries import (
     score,
     solves,
 )
-from lab.study import primaries_table
+from lab.room.smollm2 import REPEATED, ROOMS, read_room, together
+from lab.study import all_seeds, details_of, primaries_table, rooms_of, tables_of
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.stats.comparison import paired_seeds
@@ -217,3 +218,39 @@ def test_the_choice_of_problems_by_hand() -> None:
     assert (found.value, found.seeds, found.left_out) == (0.375, 4, 0)
     reach = math.hypot(3.182446 * 0.25 / math.sqrt(4), 1.959964 * math.sqrt(0.75**2 / 2) / math.sqrt(2))
     assert found.high - found.value == pytest.approx(reach, abs=1e-6)
+
+
+# ---- a room repeated with fresh training seeds
+
+
+def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path) -> None:
+    """Five seeds of c = 8, 9, 8, 9, 8 and five fresh ones of 9, 8, 9, 8, 9, so ten with as many 8 as 9."""
+    names = {"little room": ROOMS["little room"], **REPEATED}
+    for folder in ROOMS.values():
+        (tmp_path / folder).mkdir()
+        room(tmp_path / folder)
+    assert list(rooms_of(tmp_path)) == list(ROOMS)  # a folder that is not there was not asked for
+    fresh = tmp_path / names["little room, repeated"]
+    fresh.mkdir()
+    room(fresh)
+    with pytest.raises(DataError, match="share a training seed"):
+        together(*(read_room(tmp_path / folder) for folder in names.values()))
+    (fresh / "design.yaml").write_text("seeds: [5, 6, 7, 8, 9]\n")
+    for name in ("counts", "exact_kl"):
+        rows = [json.loads(line) for line in (fresh / f"{name}.jsonl").read_text().splitlines()]
+        for row in rows:
+            if "seed" in row:
+                row["seed"] += 5
+                if row.get("temperature") == 1:
+                    row["c"] += 1 if row["seed"] % 2 else -1
+        (fresh / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rooms = rooms_of(tmp_path)
+    assert list(rooms) == [*ROOMS, *REPEATED]
+    whole = together(rooms["little room"], rooms["little room, repeated"])
+    even, odd = (solves(64, 8 + i) - solves(64, 4 + i) for i in (0, 1))
+    line = all_seeds(rooms["little room"], rooms["little room, repeated"])
+    assert whole.seeds == list(range(10)) and f"equal exact KL {(even + odd) / 4:+.3f} (" in line
+    table = primaries_table(rooms, tmp_path)
+    (row,) = (row for row in table.rows if row[0] == "little room, repeated" and "k3_is" in row[1])
+    assert f"{(2 * even + 3 * odd) / 10:+.3f}" in row[3] and row[2] == "positive" and line in table.notes
+    assert "arms little room, repeated" in details_of(rooms) and "arms little room, repeated" not in tables_of(rooms, tmp_path)

@@ -106,8 +106,7 @@ def test_the_site_has_five_sections_and_every_page_is_in_one():
 
 
 def test_the_differences_of_the_readme_are_those_of_the_study_and_of_branch():
-    from lab.room.smollm2 import complete_rooms
-    from lab.study import details_of, tables_of
+    from lab.study import details_of, rooms_of, tables_of
     from sage_rlvr.results import Metric, Results, compare
 
     rows = compare(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1"))
@@ -115,7 +114,7 @@ def test_the_differences_of_the_readme_are_those_of_the_study_and_of_branch():
     gap = row.comparison.difference
     branch = f"{gap.value:.4f} ({gap.low:.3f} to {gap.high:+.3f})"
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    rooms = complete_rooms()
+    rooms = rooms_of()
     study = " ".join([*tables_of(rooms).values(), *details_of(rooms).values()])
     effects = re.findall(r"[+-]\d\.\d+ \([+-]\d\.\d+ to [+-]\d\.\d+\)", text)
     assert branch in effects and len(effects) > 2
