@@ -29,6 +29,7 @@ from sage_rlvr.training.loop import build, train_step
 from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
+from sage_rlvr.verifiers import Verdict
 
 Make = Callable[..., Loop]
 BASELINES = ("union", "stages", "second")
@@ -65,6 +66,12 @@ class Keeping(Given):
 def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
     loop.method = replace(loop.method, rollout=plan, **parts)
     return loop
+
+
+def in_place_of(loop: Loop, task: type[Countdown]) -> None:
+    """The same world, by another class."""
+    loop.task = task(**{one.name: getattr(loop.task, one.name) for one in fields(loop.task)})  # type: ignore[arg-type]
+    loop.ask = replace(loop.ask, task=loop.task)
 
 
 def weights(loop: Loop) -> dict[str, Tensor]:
@@ -109,6 +116,13 @@ def test_completions_depend_on_no_other_prompt_and_on_no_plan(make: Make, baseli
     assert len(set(ids)) == len(ids) == 16 + 9 and ids[:16] == list(range(16)) and min(ids[16:]) >= FIRST_EXTRA_ROW
 
 
+class Odd(Countdown):
+    """Right is what has an odd number of characters, so that any policy's groups have right and wrong completions."""
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        return Verdict("right" if len(completion) % 2 else "wrong", "by its length")
+
+
 def trained(drawn: DrawnGroups) -> list[tuple[int, int]]:
     """(number, size) of the groups that a step trains on."""
     return sorted((n, part.rewards.shape[1]) for part in drawn.groups for n in part.numbers.tolist())
@@ -148,6 +162,7 @@ def test_without_a_second_stage_to_train_on_nothing_moves(make: Make) -> None:
 def test_the_gradient_is_that_of_groups_of_their_own_size(make: Make, baseline: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """-(1/(B L)) sum_i sum_t A_i grad log pi, one plain forward a row; and the same in micro-batches of one group."""
     loop = with_plan(make(f"{{name: dars, baseline: {baseline}}}"), Keeping(baseline=baseline))
+    in_place_of(loop, Odd)
     drawn, loss, rows = draw_groups(loop, 1), torch.zeros(()), 0
     for part in drawn.groups:
         size = part.rewards.shape[1]
@@ -269,8 +284,7 @@ COMPOSED = "{name: compose, beta: 0.0, advantage: leave_one_out, reduction: fixe
 
 def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> Loop:
     loop = make(COMPOSED % more, "teacher", "rules", *edits)
-    loop.task = Hinted(**{one.name: getattr(loop.task, one.name) for one in fields(loop.task)})  # type: ignore[arg-type]
-    loop.ask = replace(loop.ask, task=loop.task)
+    in_place_of(loop, Hinted)
     loop.config = replace(loop.config, teacher=Says(words))
     return loop
 
@@ -325,7 +339,7 @@ def test_a_teacher_that_says_nothing_is_the_control_bit_for_bit(make: Make) -> N
         for step in range(3):
             a, b = train_step(silent, step), train_step(control, step)
             for found in (a, b):  # of the tokens that were drawn without guidance: fewer of them in one of the two
-                del found["sampler/logp_gap_mean"], found["sampler/logp_gap_max"]
+                found.pop("sampler/logp_gap_mean", None), found.pop("sampler/logp_gap_max", None)
             assert {name: one for name, one in a.items() if not name.startswith("hints/")} == b
         assert all(torch.equal(one, weights(silent)[name]) for name, one in weights(control).items())
 
