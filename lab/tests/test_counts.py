@@ -28,13 +28,15 @@ def test_the_seconds_of_a_run_are_those_of_its_steps(monkeypatch: pytest.MonkeyP
 
 
 def test_the_counts_of_the_repository_are_compared_as_they_stand() -> None:
-    """The base is first, because the first policy of a file is the control."""
+    """The base is first, because the first policy of a file is the control. Only complete experiments are compared: a failing test
+    would print what nobody may read yet."""
     files = sorted((Path(__file__).parents[1] / "experiments").glob("*/counts.jsonl"))
     assert len(files) >= 2
     for file in files:
         with file.open(encoding="utf-8") as lines:
             assert json.loads(next(lines))["arm"] == "base", file
-    assert "training seeds" in str(compare(files[-1], task="countdown_chat"))
+    complete = [file for file in files if (file.parent / "summary.json").is_file()]
+    assert "training seeds" in str(compare(complete[-1], task="countdown_chat"))
 
 
 def test_one_kind_of_rows_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
