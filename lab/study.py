@@ -27,6 +27,7 @@ from lab.primaries import (
 from lab.room.command import LAB_PAGES
 from lab.room.smollm2 import (
     REPEATED,
+    REPEATS,
     ROOMS,
     Room,
     against_base,
@@ -139,16 +140,17 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
         "Intervals: training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted.",
         "Holm's p: over the two endpoints of a room"
         + (", or the five of 200 steps." if "200 steps" in families else "."),
-        *(all_seeds(rooms[name.removesuffix(", repeated")], rooms[name]) for name in REPEATED if name in rooms),
+        *(all_seeds(room, rooms[room], rooms[name]) for name, room in REPEATS.items() if name in rooms),
     )
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
 
 
-def all_seeds(first: Room, fresh: Room) -> str:
-    """Both endpoints over the training seeds of a room and of its repetition: a description, as the first led to the second."""
+def all_seeds(name: str, first: Room, fresh: Room) -> str:
+    """Both endpoints over the training seeds of a room and of its repetition: a description, as the first led to the second.
+    name: of the room."""
     whole = together(first, fresh)
     found = "; ".join(f"{one.name} {one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in endpoints_of(whole))
-    return f"All {len(whole.seeds)} training seeds of little room together, a description without correction: {found}."
+    return f"All {len(whole.seeds)} training seeds of {name} together, a description without correction: {found}."
 
 
 def hours_line(file: Path, room: Room) -> str:

@@ -21,7 +21,9 @@ from sage_rlvr.stats.passk import pass_at_k
 ROOMS = {"much room": "2026-11-27_smollm2_much_room", "little room": "2026-11-27_smollm2_little_room"}
 """Name in the picture -> folder under lab/experiments."""
 REPEATED = {"little room, repeated": "2026-11-28_smollm2_little_room_rep"}
-"""The same room with fresh training seeds."""
+"""A room again with fresh training seeds: name -> folder under lab/experiments."""
+REPEATS = {"little room, repeated": "little room"}
+"""Name of a repetition -> name of the room that it repeats."""
 KS = (1, 8, 32, 64)
 COLUMNS = tuple(f"pass@{k}" for k in KS)
 

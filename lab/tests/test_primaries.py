@@ -248,7 +248,7 @@ def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path) -> Non
     assert list(rooms) == [*ROOMS, *REPEATED]
     whole = together(rooms["little room"], rooms["little room, repeated"])
     even, odd = (solves(64, 8 + i) - solves(64, 4 + i) for i in (0, 1))
-    line = all_seeds(rooms["little room"], rooms["little room, repeated"])
+    line = all_seeds("little room", rooms["little room"], rooms["little room, repeated"])
     assert whole.seeds == list(range(10)) and f"equal exact KL {(even + odd) / 4:+.3f} (" in line
     table = primaries_table(rooms, tmp_path)
     (row,) = (row for row in table.rows if row[0] == "little room, repeated" and "k3_is" in row[1])
