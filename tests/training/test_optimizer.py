@@ -84,8 +84,8 @@ def test_two_groups_resume_bit_for_bit_and_without_decay_are_one_adamw(name):
 
 
 def test_a_bfloat16_weight_stands_still_until_its_copy_is_half_a_spacing_away():
-    """Above 1 the values of bfloat16 are 1/128 apart, so 1 changes once its copy is 1/256 higher; below 1 they are 1/256 apart, so it
-    changes once its copy is 1/512 lower."""
+    """Above 1 the values of bfloat16 are 1/128 apart, so 1 changes once its copy is 1/256 higher; below 1 they are 1/256
+    apart, so it changes once its copy is 1/512 lower."""
     model = torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():
         model.weight.fill_(1.0)
