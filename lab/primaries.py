@@ -32,16 +32,17 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Question:
-    """A primary endpoint: pass@32 of an arm less that of `rivals`, which are one arm; or several betas of one arm, between which it
+    """A primary endpoint: pass@k of an arm less that of `rivals`, which are one arm; or several betas of one arm, between which it
     is read at the exact KL of `arm`; or none, for the base. experiment: the folder under lab/experiments, "" for any room."""
 
     name: str
     arm: str
     rivals: tuple[str, ...] = ()
     experiment: str = ""
+    k: int = K
 
 
-AT_EQUAL_KL = Question("k3 less k3_is in pass@32 at equal exact KL", ARM, RIVALS)
+AT_EQUAL_KL = Question("k3 less k3_is in pass@32 at equal exact reverse KL", ARM, RIVALS)
 LESS_THE_BASE = Question("GRPO (k3) less the base in pass@32", ARM)
 _KL, _BRANCH, _EAPO = (f"2026-11-28_smollm2_200_{name}" for name in ("kl", "branch", "eapo"))
 OF_200_STEPS = (
@@ -107,10 +108,10 @@ def _pooled(own: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     return totals
 
 
-def kls_of(file: Path) -> dict[tuple[str, int], float]:
-    """Reverse KL, nats per token, of each trained policy."""
+def kls_of(file: Path, divergence: str = "reverse") -> dict[tuple[str, int], float]:
+    """KL to the base, nats per token, of each trained policy. divergence: reverse, as the protocols have it, or forward."""
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return {(row["arm"], row["seed"]): row["reverse"] for row in rows}
+    return {(row["arm"], row["seed"]): row[divergence] for row in rows}
 
 
 def solves(n: int, c: int, k: int = K) -> float:
@@ -170,7 +171,7 @@ def gaps_of(
     scale: Callable[[float], float] = math.log,
 ) -> list[list[float]]:  # fmt: skip
     """The difference on each problem, for each training seed whose KL lies inside. DataError if the run of a seed is missing."""
-    scores = {policy: [solves(n, c) for n, c in own] for policy, own in counts.items()}
+    scores = {policy: [solves(n, c, question.k) for n, c in own] for policy, own in counts.items()}
     found = []
     for seed in seeds:
         if missing := [arm for arm in (question.arm, *question.rivals) if (arm, seed) not in scores or (arm, seed) not in kls]:
@@ -197,7 +198,7 @@ def endpoint(
 ) -> Endpoint:  # fmt: skip
     """The endpoint of these training seeds. DataError if the run of one is missing."""
     gaps = [fmean(row) for row in gaps_of(question, counts, kls, seeds, scale)]
-    return judged(question.name, gaps, 0.0 if question.rivals else noise(counts[BASE, None]), len(seeds) - len(gaps))
+    return judged(question.name, gaps, 0.0 if question.rivals else noise(counts[BASE, None], question.k), len(seeds) - len(gaps))
 
 
 def over_problems(question: Question, pooled: Counts, kls: Mapping[tuple[str, int], float], seeds: Sequence[int]) -> Endpoint:
@@ -223,6 +224,11 @@ def sensitivity(folder: Path) -> Iterator[tuple[str, Endpoint]]:
     for question in (AT_EQUAL_KL, LESS_THE_BASE):
         yield f"{of}, with their choice in the interval", over_problems(question, pooled, kls, seeds)
     yield "linear in KL", endpoint(AT_EQUAL_KL, counts, kls, seeds, scale=float)
+    # k3 descends the forward KL and k3_is the reverse one, so the divergence that is held equal may favor one of them.
+    forward = replace(AT_EQUAL_KL, name=f"{ARM} less k3_is in pass@32 at equal exact forward KL")
+    yield "another divergence", endpoint(forward, counts, kls_of(folder / KLS, "forward"), seeds)
+    first = replace(AT_EQUAL_KL, name=f"{ARM} less k3_is in pass@1 at equal exact KL", k=1)
+    yield "another k", endpoint(first, counts, kls, seeds)
     for seed in seeds:
         yield f"without training seed {seed}", endpoint(AT_EQUAL_KL, counts, kls, [other for other in seeds if other != seed])
     for rival in RIVALS:

@@ -140,9 +140,20 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
         "Intervals: training seeds, in the second endpoint also the base's samples, not the choice of problems; not adjusted.",
         "Holm's p: over the two endpoints of a room"
         + (", or the five of 200 steps." if "200 steps" in families else "."),
+        *over_rooms({name: found for name, (found, _) in families.items() if name in ROOMS}),
         *(all_seeds(room, rooms[room], rooms[name]) for name, room in REPEATS.items() if name in rooms),
     )
     return Table(header=head, rows=tuple(row for _, row in sorted(rows, key=lambda row: order.index(row[0]))), notes=notes)
+
+
+def over_rooms(found: Mapping[str, list[Endpoint]]) -> list[str]:
+    """A line on Holm's p if the endpoints of several rooms were one family, as in no protocol; none for one room."""
+    if len(found) < 2:
+        return []
+    family = [(f"{name}, {number}", one) for name, endpoints in found.items() for number, one in enumerate(endpoints, 1)]
+    adjusted = zip(family, holm([one for _, one in family]), strict=True)
+    told = "; ".join(f"{name}: {p:.3f}" for (name, _), p in adjusted if not math.isnan(p))
+    return [f"Were the {len(family)} endpoints of {' and '.join(found)} one family, Holm's p would be: {told}."]
 
 
 def all_seeds(name: str, first: Room, fresh: Room) -> str:

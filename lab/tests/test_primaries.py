@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +17,23 @@ from lab.primaries import (
     BASE,
     OF_200_STEPS,
     RIVALS,
+    Counts,
     Question,
     at_kl,
     counts_of,
+    endpoint,
     endpoints,
     endpoints_of_200_steps,
     holm,
     judged,
+    kls_of,
     noise,
     over_problems,
     score,
     solves,
 )
 from lab.room.smollm2 import REPEATED, ROOMS, read_room, together
-from lab.study import all_seeds, details_of, primaries_table, rooms_of, tables_of
+from lab.study import all_seeds, details_of, over_rooms, primaries_table, rooms_of, tables_of
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.stats.comparison import paired_seeds
@@ -204,9 +208,31 @@ def test_other_choices_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str
     room = EXPERIMENTS / "2026-11-27_smollm2_little_room"
     assert main(["primaries", str(room), "--sensitivity"]) == 0
     printed = capsys.readouterr().out
-    assert "\n116 distinct problems of 200: k3 less k3_is in pass@32 at equal exact KL: +0.0902" in printed
+    assert "\n116 distinct problems of 200: k3 less k3_is in pass@32 at equal exact reverse KL: +0.0902" in printed
     assert printed.count("without training seed ") == 5 and printed.count("no interpolation: ") == 2
     assert printed.count("with their choice in the interval: ") == 2
+    assert "GRPO, k3 less k3_is in pass@32 at equal exact forward KL: cannot be told, 3 seeds, 2 outside" in printed
+    assert "another k: GRPO, k3 less k3_is in pass@1 at equal exact KL: +0.0053 (-0.0416 to +0.0523)" in printed
+
+
+def test_another_k_and_another_divergence_by_hand(tmp_path: Path) -> None:
+    """16 and 48 of 64 right: pass@1 differs by 1/2, and pass@64, where one right sample is enough, by 0."""
+    counts: Counts = {(arm, seed): [(64, c)] for arm, c in ((ARM, 48), ("other", 16)) for seed in range(4)}
+    kls = dict.fromkeys(counts, 0.1)
+    assert endpoint(Question("x", ARM, ("other",), k=1), counts, kls, range(4)).value == pytest.approx(0.5)
+    assert endpoint(Question("x", ARM, ("other",), k=64), counts, kls, range(4)).value == 0
+    base: Counts = counts | {(BASE, None): [(64, 32)]}
+    assert endpoint(Question("x", ARM, k=1), base, kls, range(4)).value == pytest.approx(0.25)
+    (tmp_path / "kl.jsonl").write_text(json.dumps({"arm": ARM, "seed": 0, "reverse": 0.1, "forward": 0.3}) + "\n")
+    assert kls_of(tmp_path / "kl.jsonl")[ARM, 0] == 0.1 and kls_of(tmp_path / "kl.jsonl", "forward")[ARM, 0] == 0.3
+
+
+def test_rooms_as_one_family_by_hand() -> None:
+    """p of 0.01 and 0.02 among four endpoints, of which one is not defined: 0.04 and 0.06."""
+    first, second, third = (replace(judged("x", [0.1, 0.2, 0.1, 0.3]), p=p) for p in (0.01, 0.02, 0.25))
+    (line,) = over_rooms({"a": [judged("y", [0.1]), first], "b": [second, third]})
+    assert "the 4 endpoints of a and b one family, Holm's p would be: a, 2: 0.040; b, 1: 0.060; b, 2: 0.500." in line
+    assert over_rooms({"a": [first, second]}) == []
 
 
 def test_the_choice_of_problems_by_hand() -> None:
@@ -249,7 +275,7 @@ def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path) -> Non
     whole = together(rooms["little room"], rooms["little room, repeated"])
     even, odd = (solves(64, 8 + i) - solves(64, 4 + i) for i in (0, 1))
     line = all_seeds("little room", rooms["little room"], rooms["little room, repeated"])
-    assert whole.seeds == list(range(10)) and f"equal exact KL {(even + odd) / 4:+.3f} (" in line
+    assert whole.seeds == list(range(10)) and f"equal exact reverse KL {(even + odd) / 4:+.3f} (" in line
     table = primaries_table(rooms, tmp_path)
     (row,) = (row for row in table.rows if row[0] == "little room, repeated" and "k3_is" in row[1])
     assert f"{(2 * even + 3 * odd) / 10:+.3f}" in row[3] and row[2] == "positive" and line in table.notes

@@ -558,7 +558,7 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
     assert (tmp_path / "images" / "study.svg").is_file()
     page = (tmp_path / "findings.md").read_text()
-    assert "at equal exact KL | above +0.05 | not defined |  | 5 | cannot be told |" in page
+    assert "at equal exact reverse KL | above +0.05 | not defined |  | 5 | cannot be told |" in page
     after = np.mean([(solves(64, 8 + seed, 32) + solves(64, 2, 32)) / 2 for seed in range(5)])
     gap = after - (solves(64, 2, 32) + solves(64, 1, 32)) / 2
     assert f"| GRPO (k3) less the base in pass@32 | positive | {gap:+.3f} (" in page

@@ -168,7 +168,7 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
     assert halves_of(few) == {"splits": 0, "have": 5}
     write_summary(few)
-    why = "not run: the control has 5 evaluated seeds; two halves of three seeds need 6"
+    why = "Not run: the control has 5 evaluated seeds; two halves of three seeds need 6."
     assert why in (few / "summary.md").read_text(encoding="utf-8")
 
 
@@ -191,7 +191,7 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
     assert "| training reward,<br>first tenth | last tenth | test pass@1 |" in text and "| 4.500 |" in text
-    assert "| 0.700 |" in text and "## Controls\n\n- none was added" in text
+    assert "| 0.700 |" in text and "## Controls\n\n- no control was added to the arms of the design" in text
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:

@@ -51,7 +51,8 @@ def runs_of(
     """The values of the template's sections on training and on what was run. trained: of `in_order`; evaluated: arm and training
     seed of every evaluation."""
     configs, k = configs_of(trained), max(summary["ks"])
-    controls = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why] or ["none was added"]
+    controls = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why]
+    controls = controls or ["no control was added to the arms of the design"]
     matched = {row["metric"]["matched"] for row in summary["rows"]}
     controls += [text for kind, text in SAME_KL.items() if kind in matched]
     used = versions(trained) or (summary.get("versions") or {}).items()

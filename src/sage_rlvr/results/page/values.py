@@ -27,7 +27,7 @@ HELD_FIXED = (
 )
 ONE_SEED = (
     "Each arm was trained once: every result is about these checkpoints, on problems like these. Another seed could reorder the "
-    "arms. A claim about methods needs at least three training seeds of each."
+    "arms."
 )
 CHOSEN_HERE = "The best temperature of each policy was selected on these problems, so each best pass@1 has a small upward bias."
 
@@ -178,7 +178,10 @@ def _caveats(results: Results, summary: Mapping[str, Any], rows: Sequence[Row]) 
     caveats = sentences.cautions(rows)
     if not summary["arms"] or not results.design.base:
         return caveats
-    caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
+    if results.several or results.stored:
+        caveats.append(HELD_FIXED)
+    else:  # ONE_SEED after the sentence on seeds that a claim needs, which the cautions may have
+        caveats = [*dict.fromkeys([*caveats, sentences.CLAIM]), ONE_SEED]
     if any(len(row.get("frontier", ())) > 1 for row in summary["arms"].values()):
         caveats.append(CHOSEN_HERE)
     return caveats
