@@ -54,6 +54,7 @@ help:
 	@echo "make bench-vocabulary memory as the vocabulary grows, and each place that keeps a (tokens x words) tensor"
 	@echo "make gpu        correctness, speed, memory and a training curve on a CUDA device, nine minutes; wheels for a machine"
 	@echo "                without network first, elsewhere: make .gpu-wheels/.downloaded"
+	@echo "make gpu DESIGNS='one/design.yaml two/design.yaml' ARGS='--minutes 12'   the sweeps of these designs there"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
@@ -128,9 +129,9 @@ bench-real: $(VENV)/.installed
 	$(TRL_ENV)
 	$(BIN)/python benchmarks/real.py $(ARGS)
 
-# On a machine with a GPU, by its own interpreter: make gpu PYTHON=python3
+# On a machine with a GPU, by its own interpreter: make gpu PYTHON=python3; with DESIGNS, sweeps in place of the benchmark.
 gpu:
-	$(PYTHON) benchmarks/gpu.py $(ARGS)
+	$(PYTHON) $(if $(DESIGNS),-m lab gpu $(DESIGNS),benchmarks/gpu.py) $(ARGS)
 
 bench-vocabulary: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/vocabulary.py $(ARGS)
