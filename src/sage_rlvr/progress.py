@@ -41,7 +41,7 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         # not rich's own output for notebooks, which goes to the cell whatever `file` is
-        super().__init__(**{"highlight": False, "markup": False, "force_jupyter": False} | options)
+        super().__init__(**{"highlight": False, "markup": False, "emoji": False, "force_jupyter": False} | options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """As `Console.render`; what rich itself sends to steer the terminal stays."""

@@ -101,7 +101,7 @@ def test_one_file_with_arms_and_training_seeds(capsys: Capture) -> None:
         for row in counts(rng.binomial(8, np.clip(p + lift, 0, 1)), arm=arm, seed=seed)
     ]  # fmt: skip
     code, out, err = run(capsys, write("all.jsonl", *rows))
-    said = "rl is better at k = 1 to 4 and worse at no k; whether it solves more than base in 8 tries cannot be told"
+    said = "rl is better at k = 1, 4 and worse at no k; whether it solves more than base in 8 tries cannot be told"
     assert code == 0 and said in out, err
     assert "(3 training seeds)" in out
     assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "kept" in out
@@ -158,6 +158,79 @@ def test_copies_are_found_and_left_out(capsys: Capture) -> None:
 
 # ------------------------------------------------------------------------------------------------------------------
 # machines
+
+
+def test_one_sample_per_problem_claims_no_coverage(capsys: Capture) -> None:
+    low, high = write("low.jsonl", *counts([1, 0] * 50, n=1)), write("high.jsonl", *counts([1] * 90 + [0] * 10, n=1))
+    out = run(capsys, low, high)[1]
+    assert out.startswith("high has a higher pass@1 than low; one sample per problem cannot tell whether it solves more in several")
+    assert "100 problems, 1 sample each" in out and "95 % band over k = 1, over 100 problems" in out
+    assert run(capsys, high, low)[1].startswith("low has a lower pass@1 than high;")
+    code, out, _ = run(capsys, low, high, "--json")
+    assert (code, json.loads(out)["verdicts"][0]["finding"]) == (0, "better")
+
+
+def test_close_and_undecided_k_are_told_apart(capsys: Capture) -> None:
+    """3,000 problems whose band is narrower than 0.05, and 30 of the same kind whose band is wider."""
+    right = np.random.default_rng(0).binomial(8, 0.5, size=(2, 3000))
+    many = [write(f"many{i}.jsonl", *counts(row)) for i, row in enumerate(right)]
+    few = [write(f"few{i}.jsonl", *counts(row[:30])) for i, row in enumerate(right)]
+    out = run(capsys, *many)[1]
+    assert out.startswith("No difference between many1 and many0: ") and "less than 0.05 apart at k = 1 to 8" in out
+    assert "cannot be told" not in out
+    out = run(capsys, *few)[1]
+    assert out.startswith("Inconclusive: at no k up to 8 can a difference between few1 and few0 be told (")
+    assert "cannot be told at k = 1" in out and "no bound on the first lost k" in out
+
+
+def test_over_training_seeds_only_the_tested_k_are_named(capsys: Capture) -> None:
+    rng = np.random.default_rng(1)
+    rows = {arm: [row for seed in range(4) for row in counts(rng.binomial(16, p, 60), n=16, arm=arm, seed=seed)]
+            for arm, p in (("base", 0.1), ("rl", 0.4))}  # fmt: skip
+    both = write("both.jsonl", *rows["base"], *rows["rl"])
+    out = run(capsys, both)[1]
+    assert "gain at k = 1, 4, 16; loss at no k" in out and "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
+
+
+def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
+    """As greedy decoding gives; few problems, or few samples, are no sign of it."""
+    greedy = write("greedy.jsonl", *counts([8, 0] * 20))
+    drawn = write("drawn.jsonl", *counts([3, 2] * 20))
+    code, out, _ = run(capsys, greedy, drawn)
+    assert not code and out.startswith("greedy (greedy.jsonl): each of the 40 problems has either all or none of its samples right")
+    code, out, _ = run(capsys, greedy, drawn, "--json")
+    assert "either all or none" in json.loads(out)["notes"][0]
+    few = write("few.jsonl", *counts([8, 0] * 4)), write("fewer.jsonl", *counts([3, 2] * 4))
+    assert "all or none" not in run(capsys, *few)[1]
+
+
+def test_scores_of_a_row_have_to_agree(capsys: Capture) -> None:
+    """Or --correct names one; a graded score beside a verdict says nothing without a threshold."""
+    rows = [{"id": f"p{i // 4}", "correct": i % 2 == 0, "score": 1 - i % 2} for i in range(48)]
+    fine = write("fine.jsonl", *rows)
+    other = write("other.jsonl", *({**row, "score": 1 - row["score"]} for row in rows))
+    code, _, err = run(capsys, fine, other)
+    assert code == 2 and "other.jsonl:1: correct = True and score = 0 disagree; name the one that counts: --correct correct" in err
+    for name in ("correct", "score"):
+        code, out, err = run(capsys, fine, other, "--correct", name)
+        assert code == 0 and out.count(f"correct: {name}") == 2, err
+    graded = write("graded.jsonl", *({**row, "score": 0.3} for row in rows))
+    assert run(capsys, fine, graded)[0] == 0
+    code, _, err = run(capsys, fine, graded, "--right-from", "0.5")
+    assert code == 2 and "correct = True and score = 0.3 disagree" in err
+
+
+def test_a_temperature_that_only_one_file_names(capsys: Capture) -> None:
+    right = np.random.default_rng(2).binomial(8, 0.5, size=(2, 40))
+    cold, plain = write("cold.jsonl", *counts(right[0], temperature=0.6)), write("plain.jsonl", *counts(right[1]))
+    said = "plain (plain.jsonl): no temperature in the rows; T = 0.6 is assumed, as in the other file."
+    assert said in run(capsys, cold, plain)[1]
+    assert json.loads(run(capsys, cold, plain, "--json")[1])["verdicts"][0]["temperature"] == 0.6
+    bare = write("bare.jsonl", *counts(right[0]))
+    assert json.loads(run(capsys, bare, plain, "--json")[1])["verdicts"][0]["temperature"] is None
+    assert "assumed" not in run(capsys, bare, plain)[1]
+    code, _, err = run(capsys, bare, plain, "--k", "64")
+    assert code == 2 and "--k 64: these evaluations have 8 samples of some problem; choose k up to 8" in err
 
 
 def test_the_json_follows_its_schema(capsys: Capture) -> None:
@@ -256,7 +329,8 @@ def test_unequal_numbers_of_samples_are_used_up_to_the_fewest(capsys: Capture) -
     (found,) = json.loads(out)["verdicts"]
     assert code == 0 and found["n"] == 8 and found["pass"]["1"]["difference"]["value"] == 0, err
     assert found["over_k"]["difference"][1] == pytest.approx((17 / 22 - 11 / 14) / 10)
-    assert "Unequal numbers of samples: 8 for some problems, 12 for others (b (b.jsonl))" in json.loads(out)["notes"][0]
+    said = "Unequal numbers of samples: 8 for some problems (a (a.jsonl), for example 'p0'), 12 for others (b (b.jsonl))"
+    assert said in json.loads(out)["notes"][0]
     assert "8 to 12 samples each" in run(capsys, a, b)[1]
 
 

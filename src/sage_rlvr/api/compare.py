@@ -83,7 +83,7 @@ class Comparison(Rows):
         (docs/reference/verdict.schema.json)."""
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict_json.tree(self.findings.verdicts, self.results.given, self.results.notes)
+        return verdict_json.tree(self.findings.verdicts, self.results.given, [*self.results.failed, *self.results.notes])
 
     def __repr__(self) -> str:
 
@@ -208,6 +208,8 @@ def comparison_of(
     floor = Floor(shares=chance or {}, task=(task, task_named(task)) if task else None)
     choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=floor)
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
+    if k is not None and not results.records and (few := min((one.n for one in results.table.sampled().rows), default=k)) < k:
+        raise ConfigError(f"--k {k}: these evaluations have {few} samples of some problem; choose k up to {few}, or omit it")
     known = dict.fromkeys(results.tasks)
     if strange := [name for name in chance or () if name and name not in known]:
         raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")

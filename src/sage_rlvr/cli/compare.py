@@ -144,7 +144,7 @@ class Compare(Command):
             )
         broken = failures(comparison.findings.verdicts, self.fail_on)
         if self.json:
-            made = tree(comparison.findings.verdicts, results.given, results.notes, broken)
+            made = tree(comparison.findings.verdicts, results.given, [*results.failed, *results.notes], broken)
             made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken

@@ -42,8 +42,8 @@ class Results:
     table: the measurements. records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by
     (arm, seed). given: files of rows. chances: task -> its chance floor. starts: arm -> the arms whose every run was trained from
     its weights. k: the largest k. samples: only the first so many samples of a problem were read. stored: the summary.json of a
-    folder without other results. failed: what more than half of the samples of a policy failed by; notes: what was left out and
-    why, a sentence each."""
+    folder without other results. failed: what is read before any result, such as what more than half of the samples of a policy
+    failed by; notes: what was left out and why, a sentence each."""
 
     design: Design
     table: Measurements[Measurement] = NOTHING
@@ -74,7 +74,7 @@ class Results:
         sources = gather(words, split=split, apart=apart, choice=choice or Choice())
         if sources.stored is not None:
             k = _k_of_summary(sources, k)
-        sampled, notes = _sampled(sources, samples, choice or Choice(), strict=apart)
+        sampled, notes, grave = _sampled(sources, samples, choice or Choice(), strict=apart)
         if k is None:
             k = K if sources.records else min([K, *(one.n for one in sampled)])
         table: Measurements[Measurement] = Measurements((*exact_rows(sources.records, sources.design, k), *sampled))
@@ -83,7 +83,7 @@ class Results:
             design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
             chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
             samples=samples, stored=sources.stored, stored_in=sources.stored_in,
-            failed=_failed(sampled) if sources.stored is None else list(sources.stored.get("failed", ())),
+            failed=[*grave, *_failed(sampled)] if sources.stored is None else list(sources.stored.get("failed", ())),
             notes=list(dict.fromkeys(notes)), sources=words,
         )  # fmt: skip
 
@@ -183,9 +183,11 @@ def _starts(sources: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str
 
 def _sampled(
     sources: Sources, samples: int | None, choice: Choice, *, strict: bool
-) -> tuple[list[SampledMeasurement], list[str]]:
-    """The measurements of all stores and files of rows, with notes. `strict` (arms passed for a comparison) raises DataError for
-    unfinished stores and unequal numbers of samples; else the smallest number of samples of all stores of a task is used."""
+) -> tuple[list[SampledMeasurement], list[str], list[str]]:
+    """The measurements of all stores and files of rows, with notes, and those that are read before any result.
+
+    `strict` (arms passed for a comparison) raises DataError for unfinished stores and unequal numbers of samples; else the smallest
+    number of samples of all stores of a task is used."""
     notes: list[str] = []
     whole = [one for store in sources.stores if (one := _of_store(store, samples, strict, notes)) is not None]
     if strict:
@@ -202,8 +204,8 @@ def _sampled(
                 f"({one.arm} has {one.n})."
             )
         stores.append(cut)
-    rows, more = measurements_of_rows(sources.given, stores, samples, choice)
-    return [*(with_fields_of_rows(store, rows) for store in stores), *rows], [*notes, *more]
+    rows, more, grave = measurements_of_rows(sources.given, stores, samples, choice)
+    return [*(with_fields_of_rows(store, rows) for store in stores), *rows], [*notes, *more], grave
 
 
 def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> SampledMeasurement | None:

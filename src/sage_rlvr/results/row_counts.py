@@ -19,7 +19,7 @@ from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.problem_fields import clusters_of, floor_of
 from sage_rlvr.results.readers import Choice, CountTable
-from sage_rlvr.results.row_text import first_of
+from sage_rlvr.results.row_text import first_of, many
 from sage_rlvr.results.sources import GivenRows, GivenTable
 from sage_rlvr.stats.passk import Bools
 from sage_rlvr.stats.samples.independence import Independence, check_counts, check_pair, check_samples
@@ -28,16 +28,22 @@ from sage_rlvr.verifiers.reasons import Reasons
 TASK = "these problems"
 """The task of rows without a task."""
 SHOWN = 5
+GRAVE = ("greedy", "same samples")
+"""Kinds of findings after which pass@k is not what it seems: their sentences stand before every result."""
+FEWEST_PROBLEMS, FEWEST_SAMPLES = 10, 4
+"""With fewer, problems that are all solved or not at all are no sign of greedy decoding."""
 OWN = ("counts", "samples")
 """Formats of rows that were written for `compare`."""
 
 
 def measurements_of_rows(
     given: Sequence[GivenRows], stores: Sequence[SampledMeasurement], samples: int | None, choice: Choice
-) -> tuple[list[SampledMeasurement], list[str]]:
-    """The measurements of all files of rows, with notes. stores: those of sample stores, which may be compared with them; samples:
-    use only the first this many samples of each problem; choice: how the answers are read, and the chance floor."""
+) -> tuple[list[SampledMeasurement], list[str], list[str]]:
+    """The measurements of all files of rows, with notes, and the notes that are read before any result. stores: those of sample
+    stores, which may be compared with them; samples: use only the first this many samples of each problem; choice: how the answers
+    are read, and the chance floor."""
     tables, measurements, notes = list(labeled_tables(given, stores)), list[SampledMeasurement](), list[str]()
+    first: list[str] = []
     for task in dict.fromkeys(table.task for table in tables):
         here, task_stores = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
         order = task_stores[0].problems if task_stores else here[0].table.problems
@@ -51,13 +57,14 @@ def measurements_of_rows(
             here = [replace(one, table=one.table.first(samples, one.name)) for one in here]
         if choice.answers_in:
             here = [replace(one, table=answers_read(one.table, choice.answers_in)) for one in here]
-        checked, more = independent([replace(one, table=one.table.ordered(order)) for one in here])
+        checked, more, grave = independent([replace(one, table=one.table.ordered(order)) for one in here])
         fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in task_stores])
-        notes += [*more, *repeated, *_unequal(checked, fewest)]
+        first += grave
+        notes += [*more, *repeated, *_unequal(checked, fewest), *_without_temperature(here)]
         if cluster and len({one.temperature for one in here}) > 1:
             notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
         measurements += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
-    return measurements, list(dict.fromkeys(notes))
+    return measurements, list(dict.fromkeys(notes)), list(dict.fromkeys(first))
 
 
 def with_fields_of_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
@@ -107,18 +114,23 @@ def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
 # independent samples
 
 
-def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
-    """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
+def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str], list[str]]:
+    """The tables with only their independent samples, and a sentence for everything that independent samples would not show; those
+    after which pass@k means nothing (`GRAVE`) apart."""
     checks = [_checked(one.table) for one in here]
     masks = _samples_to_use(here, checks)
     signs: dict[str, list[tuple[str, str]]] = {}
     for one, checked in zip(here, checks, strict=True):
         for finding in checked.findings if checked else ():
             signs.setdefault(finding.kind, []).append((one.name, finding.words))
-    notes = []
-    for (name, words), *others in signs.values():
-        more = f" and {len(others)} other sets of samples" if others else ""
-        notes.append(f"{name}{more}: {words}.")
+    for one in here:
+        if not {"greedy", "copies"} & {kind for kind, found in signs.items() if any(name == one.name for name, _ in found)}:
+            signs.setdefault("greedy", []).extend((one.name, words) for words in _all_or_none(one.table))
+    notes, grave = list[str](), list[str]()
+    for kind, found in signs.items():
+        for (name, words), *others in [found] if found else ():
+            more = f" and {many(len(others), 'other set')} of samples" if others else ""
+            (grave if kind in GRAVE else notes).append(f"{name}{more}: {words}.")
     pairs = zip(masks, checks, strict=True)
     copied = sum(not np.array_equal(mask, own.kept) for mask, own in pairs if mask is not None and own is not None)
     if copied:
@@ -126,9 +138,20 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
     for other, checked in zip(here, checks, strict=True):
         if other.arm != here[0].arm:
             both = f"{here[0].name} and {other.name}"
-            notes += [f"{both}: {words}." for words in _alike(here[0], other, (checks[0], checked))]
+            grave += [f"{both}: {words}." for words in _alike(here[0], other, (checks[0], checked))]
     kept = [one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)]
-    return kept, notes
+    return kept, notes, grave
+
+
+def _all_or_none(table: CountTable) -> Iterator[str]:
+    """A sentence if every problem has all of its samples right, or none, as greedy decoding gives; nothing where all problems are
+    alike."""
+    extremes = (table.c == 0) | (table.c == table.n)
+    if len(table.n) >= FEWEST_PROBLEMS and table.n.min() >= FEWEST_SAMPLES and extremes.all() and 0 < table.c.sum() < table.n.sum():
+        yield (
+            f"each of the {len(table.n)} problems has either all or none of its samples right, as greedy decoding or copies of one "
+            "sample give; pass@k is then the same at every k: sample at a temperature above 0"
+        )
 
 
 def _checked(table: CountTable) -> Independence | None:
@@ -227,14 +250,29 @@ def _check_golds(here: Sequence[GivenTable]) -> None:
 
 def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
     """A note where problems or arms have different numbers of samples."""
-    most = max(here, key=lambda one: int(one.table.n.max()))
+    few, most = min(here, key=lambda one: int(one.table.n.min())), max(here, key=lambda one: int(one.table.n.max()))
     if (top := int(most.table.n.max())) == fewest:
         return []
+    own = int(few.table.n.min())
+    problem = few.table.problems[int(few.table.n.argmin())]
+    where = f" ({few.name}, for example {problem[:40]!r})" if own == fewest else ""
     ordered = all(one.table.right is not None for one in here)
     first = f"; --samples {fewest} takes the first {fewest} of each problem" if ordered else ""
     return [
-        f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is "
-        f"read up to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
+        f"Unequal numbers of samples: {fewest} for some problems{where}, {top} for others ({most.name}). All are used, and pass@k "
+        f"is read up to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
+    ]
+
+
+def _without_temperature(here: Sequence[GivenTable]) -> list[str]:
+    """A note on files without a temperature beside files with one."""
+    without = [one.name for one in here if one.table.group.temperature is None]
+    if not without or len(without) == len(here):
+        return []
+    others = f" and {len(without) - 1} more" if len(without) > 1 else ""
+    return [
+        f'{without[0]}{others}: no temperature in the rows; T = {here[0].temperature:g} is assumed, as in the other file. Write '
+        '"temperature" into both to have it checked.'
     ]
 
 

@@ -32,7 +32,8 @@ SHOWN = (1, 8)
 CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
 higher nowhere. better, worse: higher or lower at some k, undecided at the largest. no difference: the band lies within 0.05 of 0 at
-every k. undecided: none of these."""
+every k. undecided: none of these. With one sample a problem the word is at most better or worse: pass@1 says nothing about what
+several samples solve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ class CurveVerdict:
         if self.curve is None:
             return "undecided"
         top, gain, loss = self.curve.ks[-1], self.crossing.gain, self.crossing.loss
+        if top == 1 and (gain or loss):
+            return "better" if gain else "worse"
         if gain and gain[-1][1] == top:
             return "widened"
         if loss and loss[-1][1] == top:

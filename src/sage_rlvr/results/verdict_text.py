@@ -18,6 +18,7 @@ from sage_rlvr.results.row_text import difference_text, ends_text, first_of, lis
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import DETECTABLE, p_text, signed
+from sage_rlvr.stats.curves import CurveComparison
 
 OVER_K = "pass@k is higher at {gain} and lower at {loss}"
 CANNOT = "whether it solves {more} than {{b}} in {{top}} tries cannot be told"
@@ -28,8 +29,13 @@ FINDINGS = {
     "better": f"{{a}} is better at {{gain}} and worse at {{loss}}; {CANNOT.format(more='more')}",
     "worse": f"{{a}} is worse at {{loss}} and better at {{gain}}; {CANNOT.format(more='less')}",
     "no difference": f"No difference between {{a}} and {{b}}: pass@k differs by less than {DETECTABLE:g} at every k up to {{top}}",
-    "undecided": "No difference between {a} and {b} can be told at any k up to {top}",
+    "undecided": "Inconclusive: at no k up to {top} can a difference between {a} and {b} be told",
 }
+OF_ONE_SAMPLE = {
+    "better": "{a} has a higher pass@1 than {b}; one sample per problem cannot tell whether it solves more in several",
+    "worse": "{a} has a lower pass@1 than {b}; one sample per problem cannot tell whether it solves less in several",
+}
+"""In place of `FINDINGS` where k = 1 is all there is."""
 HEADLINE = "{on}{finding} ({about})."
 NO_VERDICT = "{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
 READ = "{arms}: {path} ({format}), {rows} rows, {problems} problems, n = {n}, {seeds}{heats}; correct: {correct}"
@@ -41,20 +47,23 @@ BELOW = (
     "in the right form"
 )
 GAIN_AND_LOSS = (
-    "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level:g} % band over all {ks} of k at once, "
-    "over {v.curve.n:,} {v.curve.over})"
+    "gain at {gain}; loss at {loss}; {neither}; {first_loss} ({level:g} % band over {ks}, over {v.curve.n:,} "
+    "{v.curve.over})"
 )
+NOT_TOLD = "cannot be told at {ks}"
+WITHIN = f"less than {DETECTABLE:g} apart at {{ks}}"
 FIRST_LOSS = "the first lost k lies in [{v.crossing.first_loss[0]}, {v.crossing.first_loss[1]}]"
 NO_LOSS = "the first lost k, if any, is at least {low}"
-ANY_LOSS = "the first lost k, if any, can be any"
+ANY_LOSS = "no bound on the first lost k"
 ALL_GAINED = "no k is lost"
 SOLVED = (
-    "solved in {s.k} samples: kept {s.kept:,.4g}, gained {s.gained:,.0f} (only {a}; chance: {gained}), lost {s.lost:,.0f} "
-    "(only {b}; chance: {lost}), neither {s.neither:,.0f}; two equal models would show about {s.chance:,.2g} of each"
+    "solved in {samples}: kept {kept}, gained {new} (only {a}; {gained}), lost {gone} (only {b}; {lost}), neither {neither}; two "
+    "equal models would show about {chance} of each"
 )
+EQUAL = "{p} if both were equal"
 SOLVED_BY_SEEDS = (
-    "solved in {s.k} samples, means over training seeds: kept {s.kept:,.4g}, gained {s.gained:,.4g} (only {a}), lost {s.lost:,.4g} "
-    "(only {b}), neither {s.neither:,.4g}"
+    "solved in {samples}, means over training seeds: kept {kept}, gained {new} (only {a}), lost {gone} (only {b}), neither "
+    "{neither}"
 )
 CERTAIN = "{n} of them significant alone: {problems}"
 POWER = "this design could have seen a difference of {seen} (80 % power); four times the {units} halve it"
@@ -68,7 +77,8 @@ def headline(verdict: CurveVerdict) -> str:
     texts = _texts(verdict)
     if verdict.curve is None:
         return NO_VERDICT.format(**texts)
-    return HEADLINE.format(finding=FINDINGS[verdict.finding].format(**texts), **texts)
+    findings = FINDINGS | OF_ONE_SAMPLE if verdict.curve.ks[-1] == 1 else FINDINGS
+    return HEADLINE.format(finding=findings[verdict.finding].format(**texts), **texts)
 
 
 def paragraphs(verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
@@ -99,6 +109,19 @@ def ranges_of_k(ranges: Sequence[tuple[int, int]]) -> str:
     return f"k = {', '.join(parts)}" if parts else "no k"
 
 
+def _at(curve: CurveComparison | None, ranges: Sequence[tuple[int, int]]) -> str:
+    """Ranges of k in words; where the band has only some k, those k and none between."""
+    if curve is None or len(curve.ks) == curve.ks[-1]:
+        return ranges_of_k(ranges)
+    return ranges_of_k([(k, k) for first, last in ranges for k in curve.ks if first <= k <= last])
+
+
+def _neither(verdict: CurveVerdict) -> str:
+    """Where over k there is neither gain nor loss, and what that means there."""
+    template = WITHIN if verdict.finding == "no difference" else NOT_TOLD
+    return template.format(ks=_at(verdict.curve, verdict.crossing.undecided))
+
+
 def _texts(verdict: CurveVerdict) -> dict[str, Any]:
     """What the templates name, of one verdict."""
     curve, crossed = verdict.curve, verdict.crossing
@@ -107,9 +130,8 @@ def _texts(verdict: CurveVerdict) -> dict[str, Any]:
         "a": verdict.a.arm,
         "b": verdict.b.arm,
         "on": "" if verdict.a.task == TASK else f"{verdict.a.task}: ",
-        "gain": ranges_of_k(crossed.gain),
-        "loss": ranges_of_k(crossed.loss),
-        "undecided": ranges_of_k(crossed.undecided),
+        "gain": _at(curve, crossed.gain),
+        "loss": _at(curve, crossed.loss),
         "top": curve.ks[-1] if curve else "",
         "about": _about(verdict),
     }
@@ -120,7 +142,8 @@ def _about(verdict: CurveVerdict) -> str:
         return many(len(verdict.a.values), "training seed")
     samples = span(np.concatenate([verdict.a.samples, verdict.b.samples]))
     clusters = f" in {verdict.curve.n:,} clusters" if verdict.a.cluster else ""
-    return f"{len(verdict.a.problems):,} problems{clusters}, {samples} samples each; one run of each, so about these checkpoints"
+    each = f"{samples} sample{'s' * (samples != '1')} each"
+    return f"{len(verdict.a.problems):,} problems{clusters}, {each}; one run of each, so about these checkpoints"
 
 
 def read_line(given: GivenRows) -> str:
@@ -169,8 +192,11 @@ def gain_and_loss(verdict: CurveVerdict) -> str:
     curve = verdict.curve
     if curve is None:
         return ""
-    first, ks = _first_loss(verdict), many(len(curve.ks), "value")
-    return GAIN_AND_LOSS.format(first_loss=first, level=100 * curve.level, ks=ks, **_texts(verdict))
+    every, top = len(curve.ks) == curve.ks[-1], curve.ks[-1]  # over training seeds the band has only some k
+    ks = "k = 1" if top == 1 else f"all {top} values of k at once" if every else f"{_at(curve, [(1, top)])} at once"
+    return GAIN_AND_LOSS.format(
+        first_loss=_first_loss(verdict), level=100 * curve.level, ks=ks, neither=_neither(verdict), **_texts(verdict)
+    )
 
 
 def _first_loss(verdict: CurveVerdict) -> str:
@@ -189,12 +215,21 @@ def solved(verdict: CurveVerdict) -> str:
     one = verdict.solved
     template = SOLVED if math.isfinite(one.chance) else SOLVED_BY_SEEDS
     gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
-    return template.format(s=one, a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost)
+    names = {"kept": one.kept, "new": one.gained, "gone": one.lost, "neither": one.neither, "chance": one.chance}
+    numbers = {name: _number(x) for name, x in names.items()}
+    return template.format(samples=many(one.k, "sample"), a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost, **numbers)
+
+
+def _number(x: float) -> str:
+    """A mean or expected number of problems: whole where it is, else with one decimal."""
+    if not math.isfinite(x):
+        return "?"
+    return f"{x:,.0f}" if x == round(x) or x >= 100 else "less than 0.1" if 0 < x < 0.1 else f"{x:,.1f}"
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:
     problems = first_of([problem if len(problem) < 30 else f"{problem[:27]}..." for problem in certain], SHOWN)
-    return listed(p_text(p), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
+    return listed(EQUAL.format(p=p_text(p)), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
 
 
 def power(verdict: CurveVerdict) -> str:
@@ -219,7 +254,7 @@ def failures(verdicts: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str
             if match is not None:
                 out += _fell(one, int(match[1]))
             elif rule == "loss" and one.crossing.loss:
-                out.append(f"{one.a.arm} is lower than {one.b.arm} at {ranges_of_k(one.crossing.loss)}")
+                out.append(f"{one.a.arm} is lower than {one.b.arm} at {_at(one.curve, one.crossing.loss)}")
             elif rule == "no-gain" and not one.crossing.gain:
                 out.append(f"{one.a.arm} is higher than {one.b.arm} at no k")
     return out
@@ -234,4 +269,7 @@ def _fell(one: CurveVerdict, k: int) -> list[str]:
     if gap.outcome != "worse":
         return []
     size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
-    return [f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}"]
+    return [
+        f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}, by the interval at this k alone, which is narrower than the "
+        "verdict's band over all k"
+    ]

@@ -6,7 +6,7 @@ task.audit_cases(k) -> cases (completions of which it is known what they earn) a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -56,11 +56,13 @@ class Check:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """All checks of one task, which `sage_rlvr.contrib.audit` makes, prints and writes. head: what was audited, in a line."""
+    """All checks of one task, which `sage_rlvr.contrib.audit` makes, prints and writes. head: what was audited, in a line. blind:
+    no right answer was known, so that only wrong ones were tried."""
 
     task: str
     head: str
     checks: tuple[Check, ...]
+    blind: bool = field(default=False, kw_only=True)
 
     @property
     def passed(self) -> bool:

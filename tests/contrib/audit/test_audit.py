@@ -25,6 +25,7 @@ from sage_rlvr.contrib.audit import (
     verify_lines,
     wrong_answers,
 )
+from sage_rlvr.contrib.audit.pages import BLIND, NOT_PASSED
 from sage_rlvr.contrib.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
 from sage_rlvr.contrib.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
@@ -218,6 +219,28 @@ def test_a_recipes_audit_prints_the_prompt_as_the_policy_reads_it(tmp_path: Path
     assert ended.value.code == 2 and "chat_template_kwargs.enable_thinkin:" in capsys.readouterr().err
 
 
+def test_a_task_without_golds_is_told_to_be_tried_by_wrong_texts_alone(tmp_path: Path, capsys, monkeypatch):
+    """A reward that pays every text fails; one that pays none of them passes, and the last line says how little that is."""
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"prompt": "2 3 6=", "sign": "*"}\n{"prompt": "2 5 7=", "sign": "+"}\n')
+    Path("rewards.py").write_text(
+        "def every(completion, row):\n    return float(len(completion) > 0)\n"
+        "def sign(completion, row):\n    return float(row['sign'] in completion)\n"
+    )
+    codes, printed = [], []
+    for reward in ("every", "sign"):
+        Path("r.yaml").write_text(
+            "model: embedded\nsteps: 2\nmethod: {name: grpo, beta: 0.0}\n"
+            f"task: {{name: jsonl, file: rows.jsonl, test_file: rows.jsonl, reward: 'rewards.py:{reward}'}}\n"
+        )
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["audit", "r.yaml"])
+        codes.append(int(stop.value.code or 0))
+        printed.append(capsys.readouterr().out)
+    assert codes == [2, 0] and "'I do not know.'" in printed[0] and NOT_PASSED in printed[0]
+    assert BLIND in printed[1] and "passed\n" not in printed[1]
+
+
 def test_verdicts_on_a_file(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "a", "completion": "\\\\boxed{0.5}", "answer": "1/2"}\n\n{"response": "no", "gold": 3}\n')
@@ -292,7 +315,7 @@ def test_the_audit_of_the_pairs_prints_both_rates_of_the_verifier_and_of_its_pee
     found = audit("pairs")
     assert found.passed and "not available: pip install" in found.head
     ours = named(found, "different, not called right")
-    assert (ours.good, ours.total, ours.rows) == (393, 393, ()) and ours.note == "false right 0.0 % (0.0 to 1.0)"
+    assert (ours.good, ours.total, ours.rows) == (393, 393, ()) and ours.note == "false positives 0.0 % (0.0 to 1.0)"
     peer = next(check for check in found.checks if "math-verify" in check.name and check.name.startswith("different"))
     assert 0.1 < 1 - peer.share < 0.3 and peer.rows == () and not peer.bar  # it drops units and whatever stands behind
     with pytest.raises(ConfigError, match="one format, its own"):

@@ -86,8 +86,10 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
     cases, head = _cases(task, k, options)
     judge = partial(verdicts, task)
-    checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
-    return AuditReport(name, head, tuple(checks))
+    made = list(cases)
+    checks = [line for case in made for line in (case.checks(judge) if isinstance(case, Case) else [case])]
+    told = any(case.wanted == "right" if isinstance(case, Case) else case.bar for case in made)
+    return AuditReport(name, head, tuple(checks), blind=not told)
 
 
 def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case | Check], str]:
@@ -100,6 +102,10 @@ def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case |
     return _usual(task, k), task.audited()
 
 
+ANYWHERE = ("I do not know.",)
+"""Texts that solve no problem."""
+
+
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
     problems = list(task.problems("test"))
@@ -110,7 +116,8 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
         others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
         yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
     else:
-        yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
+        same = {f"the same text for every problem, {text!r}": [(p, text) for p in problems] for text in ANYWHERE}
+        yield Case("", {"empty": [(p, "") for p in problems], **same}, "wrong")
     if isinstance(task, Enumerable):
         yield Case("every right answer is right", [(p, text) for p in problems for text in task.solutions(p)])
     golds_of = {p.problem_id: gold for p, gold in golds}

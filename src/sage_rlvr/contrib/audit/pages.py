@@ -16,7 +16,11 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, location_in_words
 
-NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
+NOT_PASSED = "NOT PASSED: a check is below 99 %; fix what the listed rows show, in the rows or in the reward or verifier"
+BLIND = (
+    "passed, which says little: no right answer is known, so only texts that are wrong for every problem were tried. Give the rows "
+    "a column of golds, or read samples yourself"
+)
 
 
 def lines_of(report: AuditReport, listed: int = 50) -> list[str]:
@@ -32,7 +36,7 @@ def lines_of(report: AuditReport, listed: int = 50) -> list[str]:
         lines += [f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]]
         if len(rows) > listed:
             lines.append(f"      and {len(check.rows) - listed} more")
-    return [*lines, "passed" if report.passed else NOT_PASSED]
+    return [*lines, NOT_PASSED if not report.passed else BLIND if report.blind else "passed"]
 
 
 def _mark(check: Check, passed: str, below: str) -> str:
@@ -73,7 +77,7 @@ def section_of(one: AuditReport) -> list[str]:
     for check in one.checks:
         for sentence in check.failed:
             lines += [f"> {escaped(sentence)}", ""]
-    verdict = "Passed" if one.passed else "Not passed"
+    verdict = "Not passed" if not one.passed else "Passed, without any right answer" if one.blind else "Passed"
     lines += [f"{escaped(one.head)}. **{verdict}.**", "", "| check | | share | bar | |", "|---|---|---|---|---|"]
     lines += [*map(_row, one.checks), ""]
     named = [(row.problem_id, check.name, row.label, row.reason) for check in one.checks for row in _shown(check)]

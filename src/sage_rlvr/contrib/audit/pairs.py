@@ -4,8 +4,8 @@
 "first" was written before the verifier was mended with it in view, "second" after that and before it saw any of these. "reported"
 came last, after a reviewer had found where the verifier so mended still erred; it has been mended with these in view too.
 
-    false right              share of the different pairs that are called right: what a policy can get for nothing
-    false wrong, undecided   share of the equal pairs that are not: what a policy loses
+    false positives          share of the different pairs that are called right: what a policy can get for nothing
+    false negatives          share of the equal pairs that are not: what a policy loses
 
 Both stand in the notes with Wilson's 95 % interval over the pairs. The peers judge the same pairs; their misses are counted and
 not named.
@@ -95,6 +95,7 @@ class FileRow:
     reading: dict[str, Any]
     kind: str
     debatable: bool
+    placed: bool = True
 
 
 def rows_of(path: Path) -> list[FileRow]:
@@ -119,7 +120,7 @@ def _row(row: Mapping[str, Any], name: str, where: str) -> FileRow:
         raise DataError(f"{where}, gold: {error}") from error
     reading = {"answer_in": location} | ({"tag": str(row["tag"])} if row.get("tag") else {})
     kind, debatable = str(row.get("note") or row.get("kind") or ""), str(row.get("debatable") or "").lower() in ("true", "1")
-    return FileRow(name, str(row["answer"]), gold, right, reading, kind, debatable)
+    return FileRow(name, str(row["answer"]), gold, right, reading, kind, debatable, placed=bool(row.get("place")))
 
 
 def audit_file(path: Path) -> AuditReport:
@@ -139,8 +140,15 @@ def audit_file(path: Path) -> AuditReport:
             checks += _of_rows(f"{name}: {peer}", rows, theirs, some)
     checks += _kinds(rows, ours, theirs)
     settled = sum(not row.debatable for row in rows)
-    head = f"{len(rows)} pairs, {len(rows) - settled} of them debatable and counted apart; answers are read where each row says"
+    places = f"answers are read where the column place says{_in_boxes(rows)}"
+    head = f"{len(rows)} pairs, {len(rows) - settled} of them debatable and counted apart; {places}"
     return AuditReport(str(path), head, tuple(checks))
+
+
+def _in_boxes(rows: Sequence[FileRow]) -> str:
+    """How many answers are read from a box because their row names no place."""
+    unplaced = sum(not row.placed for row in rows)
+    return f', {unplaced} in \\boxed{{}}, as they have none ("place": "whole" is the whole text)' if unplaced else ""
 
 
 def _of_rows(
@@ -181,8 +189,8 @@ def rates(
     """The checks of the equal and of the different pairs, with the rate of misses and its interval."""
     checks = []
     for right, title, miss in (
-        (False, f"different, not called right{name}", "false right"),
-        (True, f"equal, called right{name}", "false wrong or undecided"),
+        (False, f"different, not called right{name}", "false positives"),
+        (True, f"equal, called right{name}", "false negatives or undecided"),
     ):
         some = [(pair.pair_id, verdict) for pair, verdict in zip(pairs, verdicts, strict=True) if pair.right is right]
         if not some:

@@ -490,6 +490,9 @@ def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Chec
     findings = [AuditFinding(row.problem_id, label, verdict.reason) for row, _, verdict in judged if verdict.right != right]
     undecided = sum(verdict.label == "undecided" for _, _, verdict in judged)
     note = f"{undecided} without a number" if undecided else ""
+    most = max((verdict.score for *_, verdict in judged if verdict.score is not None), default=0.0)
+    if right and most > 0 and len(findings) == len(judged) > undecided:
+        note = f"the most that one earns is {most:g}: if that is the reward of a right answer, pass --right-from {most:g}"
     return Check(name, len(judged) - len(findings), len(judged), tuple(findings), note=note)
 
 
@@ -505,7 +508,7 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
         earned[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
     best = max(earned, key=lambda text: len(earned[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
-    note = f"{equal} equal one of them; most, {len(earned[best])}, are paid for {shortened(best)}"
+    note = f"the best, {shortened(best)}, is paid on {len(earned[best])} rows; {equal} golds equal one of them"
     paid_rows = set[int]().union(*earned.values())
     return Check(f"guess floor: {len(texts)} constant answers", len(paid_rows), len(rows), note=note)
 
@@ -558,7 +561,6 @@ def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str,
 
 def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> tuple[str, float | None, float | None]:
     """The typical and the slowest call in words; the typical call in milliseconds, and that of this package's verifier."""
-    slowest = max(judge.times, default=None)
     with RewardJudge.of("sage_rlvr.contrib.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
         own.settle(rows[0])
         own_rows = [replace(row, raw=row.gold) for row in rows[:20]]
@@ -566,9 +568,10 @@ def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], st
         _typical(own, own_rows, boxed)  # the audited reward has seen these golds before, too
         ours = _typical(own, own_rows, boxed)
     theirs = _typical(judge, rows[:20], write)
+    slowest = max(judge.times, default=None)
     if slowest is None or theirs is None or ours is None:
         return "", None, None
-    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times ours; {_slowest(slowest)}", theirs, ours
+    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times sage-rlvr's verifier; {_slowest(slowest)}", theirs, ours
 
 
 def _slowest(call: tuple[float, str]) -> str:
