@@ -220,6 +220,7 @@ class Study(Command):
             where, text = remade(self.docs, PAGE, tables)
             where.write_text(text, encoding="utf-8")
             images = self.docs / "images"
-            draw(self.experiments, {name: room for name, room in rooms.items() if name in ROOMS}, images)
+            fresh = {room: rooms[name] for name, room in REPEATS.items() if name in rooms}
+            draw(self.experiments, {name: room for name, room in rooms.items() if name in ROOMS}, images, fresh)
             copyfile(LAB_PAGES / "images" / ROOM_LAW, images / ROOM_LAW)
         return 0

@@ -1,9 +1,10 @@
 """The picture of the study on SmolLM2, a row per complete room: pass@k of every policy; pass@32 against exact KL; pass@32 against
-pass@1 beside the base at lower temperatures. `python -m lab study --docs docs` draws it."""
+pass@1 beside the base at lower temperatures. The runs of a repetition are in the row of their room, as open marks where each run
+has one. `python -m lab study --docs docs` draws it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 
 from lab.figures.readme import FLOOR
 from lab.primaries import ARM, BASE, DESIGN, RIVALS, K
-from lab.room.smollm2 import ROOMS, Room, score
+from lab.room.smollm2 import ROOMS, Room, score, together
 from sage_rlvr.config import build
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_task
@@ -74,19 +75,25 @@ def curves(axes: Axes, room: Room, chance: Chance) -> None:
     axes.set(xlabel="samples per problem, k", ylabel="pass@k", ylim=(0, None))
 
 
-def at_equal_kl(axes: Axes, room: Room) -> None:
-    """pass@32 against exact KL, a mark per training run. Gray: where the k3_is runs of a training seed are interpolated."""
+def at_equal_kl(axes: Axes, room: Room, fresh: Collection[int] = ()) -> None:
+    """pass@32 against exact KL, a mark per training run, open for the training seeds in `fresh`. Gray: where the k3_is runs of a
+    training seed are interpolated."""
     base = room.counts[BASE, None, 1.0]
     level, half = score(base, K), base_bar(base, K)
     axes.axhline(level, color=BLACK, linewidth=1)
     axes.axhspan(level - half, level + half, color=BLACK, alpha=0.08, linewidth=0)
-    scores = {arm: [score(run, K) for run in room.runs(arm)] for arm in STYLES}
-    kls = {arm: [room.kls[arm, seed] for seed in room.seeds] for arm in STYLES}
-    for i in range(len(room.seeds)):
-        axes.plot([kls[arm][i] for arm in RIVALS], [scores[arm][i] for arm in RIVALS], color="#999999", linewidth=0.8, zorder=1)
+    spots = {(arm, seed): (room.kls[arm, seed], score(room.counts[arm, seed, 1.0], K)) for arm in STYLES for seed in room.seeds}
+    for seed in room.seeds:
+        axes.plot(*zip(*(spots[arm, seed] for arm in RIVALS), strict=True), color="#999999", linewidth=0.8, zorder=1)
     for arm, (_, color, marker) in STYLES.items():
-        front = {"markeredgecolor": "white", "zorder": 4} if arm == ARM else {"zorder": 3}
-        axes.plot(kls[arm], scores[arm], color=color, marker=marker, linestyle="", markersize=8, **front)
+        for old in (True, False):
+            some = [spots[arm, seed] for seed in room.seeds if (seed not in fresh) is old]
+            edge, face = ("white" if arm == ARM else color, color) if old else (color, "white")
+            if some:
+                axes.plot(
+                    *zip(*some, strict=True), marker=marker, linestyle="", markersize=8 if old else 7, markeredgecolor=edge,
+                    markerfacecolor=face, zorder=4 if arm == ARM else 3,
+                )  # fmt: skip
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     ticks = [x for x in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1) if low <= x <= high]
@@ -121,22 +128,25 @@ def plane(axes: Axes, room: Room) -> None:
     axes.set(xlabel="pass@1", ylabel=f"pass@{K}")
 
 
-def draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
-    """Draw the rooms and write study.svg and study.png into a folder. experiments: the folder of their designs."""
+def draw(experiments: Path, rooms: Mapping[str, Room], out: Path, fresh: Mapping[str, Room] | None = None) -> None:
+    """Draw the rooms and write study.svg and study.png into a folder. experiments: the folder of their designs; fresh: room -> its
+    repetition, whose training seeds are drawn with those of the room."""
     with plt.rc_context({"svg.hashsalt": "study", "axes.titlesize": 10}):  # the same picture, the same bytes
-        _draw(experiments, rooms, out)
+        _draw(experiments, rooms, out, fresh or {})
 
 
-def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path) -> None:
+def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path, fresh: Mapping[str, Room]) -> None:
     figure, grid = plt.subplots(len(rooms), 3, figsize=(12, 3.8 * len(rooms) + 0.5), layout="constrained", squeeze=False)
     for (name, room), (left, middle, right) in zip(rooms.items(), grid, strict=True):
         for axes in (left, middle, right):
             axes.spines[["top", "right"]].set_visible(False)
-        curves(left, room, chance_of_room(experiments / ROOMS[name], room))
-        at_equal_kl(middle, room)
-        plane(right, room)
-        left.set_title(f"{name.capitalize()}: at temperature 1")
-        middle.set_title("Band: the base; gray lines: k3_is runs of a seed")
+        more = fresh.get(name)
+        seen = room if more is None else together(room, more)
+        curves(left, seen, chance_of_room(experiments / ROOMS[name], room))
+        at_equal_kl(middle, seen, () if more is None else more.seeds)
+        plane(right, seen)
+        left.set_title(f"{name.capitalize()}, {len(seen.seeds)} training seeds: at temperature 1")
+        middle.set_title(f"Band: base; lines: k3_is by seed{'' if more is None else '; open: repetition'}")
         right.set_title("Line: the base at lower temperatures")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     out.mkdir(parents=True, exist_ok=True)

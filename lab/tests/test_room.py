@@ -587,6 +587,23 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "no room of the study is complete" in capsys.readouterr().err
 
 
+def test_the_runs_of_a_repetition_are_open_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smollm2_room(tmp_path)
+    first = smollm2.read_room(tmp_path / smollm2.ROOMS["much room"])
+    shifted = {(arm, seed + 10, t): one for (arm, seed, t), one in first.counts.items() if seed is not None}
+    base = {(BASE, None, 1.0): first.counts[BASE, None, 1.0]}
+    kls = {(arm, seed + 10): 2 * kl for (arm, seed), kl in first.kls.items()}
+    fresh = smollm2.Room([seed + 10 for seed in first.seeds], {**shifted, **base}, kls)
+    figures: list[Any] = []
+    monkeypatch.setattr(study_figure.plt, "close", figures.append)
+    study_figure.draw(tmp_path, {"much room": first}, tmp_path, {"much room": fresh})
+    curves, middle, _ = figures[0].axes
+    assert "10 training seeds" in curves.get_title() and "open: repetition" in middle.get_title()
+    runs = [line for line in middle.get_lines() if line.get_marker() == "^"]
+    opened = {line.get_markerfacecolor() == "white": line.get_xdata().tolist() for line in runs}
+    assert opened == {False: [first.kls[ARM, seed] for seed in first.seeds], True: [kls[ARM, seed] for seed in fresh.seeds]}
+
+
 def endpoint(value: float, reach: float) -> Endpoint:
     return Endpoint("x", value, value - reach, value + reach, 0.5, 5)
 
