@@ -163,9 +163,14 @@ def test_copies_are_found_and_left_out(capsys: Capture) -> None:
 def test_one_sample_per_problem_claims_no_coverage(capsys: Capture) -> None:
     low, high = write("low.jsonl", *counts([1, 0] * 50, n=1)), write("high.jsonl", *counts([1] * 90 + [0] * 10, n=1))
     out = run(capsys, low, high)[1]
-    assert out.startswith("high has a higher pass@1 than low; one sample per problem cannot tell whether it solves more in several")
-    assert "100 problems, 1 sample each" in out and "95 % band over k = 1, over 100 problems" in out
+    said = "high has a higher pass@1 than low; whether it solves more in several tries cannot be told from one sample per problem ("
+    assert out.startswith(said) and "100 problems, 1 sample each" in out and "gain at" not in out
     assert run(capsys, high, low)[1].startswith("low has a lower pass@1 than high;")
+    few = write("few.jsonl", *counts([8] * 90 + [0] * 9), {"id": "p99", "n": 1, "c": 0})
+    many = write("many.jsonl", *counts([4, 0] * 50))
+    assert "cannot be told from a problem with one sample (100 problems, 1 to 8 samples each" in run(capsys, many, few)[1]
+    code, _, err = run(capsys, high, low, "--fail-on", "pass@1")
+    assert code == 3 and "pass@1 of low fell: " in err and "band" not in err
     code, out, _ = run(capsys, low, high, "--json")
     assert (code, json.loads(out)["verdicts"][0]["finding"]) == (0, "better")
 
@@ -189,7 +194,8 @@ def test_over_training_seeds_only_the_tested_k_are_named(capsys: Capture) -> Non
             for arm, p in (("base", 0.1), ("rl", 0.4))}  # fmt: skip
     both = write("both.jsonl", *rows["base"], *rows["rl"])
     out = run(capsys, both)[1]
-    assert "gain at k = 1, 4, 16; loss at no k" in out and "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
+    assert "gain at k = 1, 4, 16; loss at no k; the first lost k, if any, is at least 2 (95 % band" in out
+    assert "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
 
 
 def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
@@ -197,40 +203,50 @@ def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
     greedy = write("greedy.jsonl", *counts([8, 0] * 20))
     drawn = write("drawn.jsonl", *counts([3, 2] * 20))
     code, out, _ = run(capsys, greedy, drawn)
-    assert not code and out.startswith("greedy (greedy.jsonl): each of the 40 problems has either all or none of its samples right")
+    said = "of 20 problems all samples are right and of the other 20 none, as greedy decoding"
+    assert not code and out.startswith(f"greedy (greedy.jsonl): {said}")
     code, out, _ = run(capsys, greedy, drawn, "--json")
-    assert "either all or none" in json.loads(out)["notes"][0]
+    assert said in json.loads(out)["notes"][0]
+    run(capsys, greedy, drawn, "--out", "page")
+    assert said in json.loads(Path("page/summary.json").read_text())["verdicts"]["notes"][0]
     few = write("few.jsonl", *counts([8, 0] * 4)), write("fewer.jsonl", *counts([3, 2] * 4))
-    assert "all or none" not in run(capsys, *few)[1]
+    saturated = write("saturated.jsonl", *counts([8] * 36 + [0] * 4))
+    assert "as greedy decoding" not in run(capsys, *few)[1] + run(capsys, saturated, drawn)[1]
 
 
 def test_scores_of_a_row_have_to_agree(capsys: Capture) -> None:
     """Or --correct names one; a graded score beside a verdict says nothing without a threshold."""
-    rows = [{"id": f"p{i // 4}", "correct": i % 2 == 0, "score": 1 - i % 2} for i in range(48)]
+    rows = [{"id": f"p{i // 4}", "correct": i % 4 == 0, "score": int(i % 4 == 0)} for i in range(48)]  # 1 of 4 right
     fine = write("fine.jsonl", *rows)
     other = write("other.jsonl", *({**row, "score": 1 - row["score"]} for row in rows))
     code, _, err = run(capsys, fine, other)
     assert code == 2 and "other.jsonl:1: correct = True and score = 0 disagree; name the one that counts: --correct correct" in err
-    for name in ("correct", "score"):
-        code, out, err = run(capsys, fine, other, "--correct", name)
-        assert code == 0 and out.count(f"correct: {name}") == 2, err
+    for name, share in (("correct", 0.25), ("score", 0.75)):
+        code, out, err = run(capsys, fine, other, "--correct", name, "--json")
+        found = json.loads(out)["verdicts"][0]["pass"]["1"]
+        assert code == 0 and [found[side]["value"] for side in ("control", "arm")] == pytest.approx([0.25, share]), err
     graded = write("graded.jsonl", *({**row, "score": 0.3} for row in rows))
     assert run(capsys, fine, graded)[0] == 0
     code, _, err = run(capsys, fine, graded, "--right-from", "0.5")
     assert code == 2 and "correct = True and score = 0.3 disagree" in err
+    nan = write("nan.jsonl", *({**row, "score": float("nan")} for row in rows))
+    assert "disagree" not in run(capsys, fine, nan, "--right-from", "0.5")[2]
 
 
 def test_a_temperature_that_only_one_file_names(capsys: Capture) -> None:
     right = np.random.default_rng(2).binomial(8, 0.5, size=(2, 40))
     cold, plain = write("cold.jsonl", *counts(right[0], temperature=0.6)), write("plain.jsonl", *counts(right[1]))
-    said = "plain (plain.jsonl): no temperature in the rows; T = 0.6 is assumed, as in the other file."
-    assert said in run(capsys, cold, plain)[1]
+    assert "plain.jsonl: no temperature in the rows; T = 0.6 is assumed." in run(capsys, cold, plain)[1]
+    both = write("both.jsonl", *counts(right[0], temperature=0.6), *counts(right[0], temperature=1.0))
+    assert "plain.jsonl: no temperature in the rows; T = 1 is assumed." in run(capsys, both, plain)[1]
     assert json.loads(run(capsys, cold, plain, "--json")[1])["verdicts"][0]["temperature"] == 0.6
     bare = write("bare.jsonl", *counts(right[0]))
     assert json.loads(run(capsys, bare, plain, "--json")[1])["verdicts"][0]["temperature"] is None
     assert "assumed" not in run(capsys, bare, plain)[1]
     code, _, err = run(capsys, bare, plain, "--k", "64")
-    assert code == 2 and "--k 64: these evaluations have 8 samples of some problem; choose k up to 8" in err
+    assert code == 2 and "--k 64: no task has so many samples of every problem; choose k up to 8, or omit it" in err
+    tasks = [write(f"tasks{i}.jsonl", *counts(right[i], task="a"), *counts(right[i] * 8, n=64, task="b")) for i in (0, 1)]
+    assert "pass@64: " in run(capsys, *tasks, "--k", "64")[1]
 
 
 def test_the_json_follows_its_schema(capsys: Capture) -> None:

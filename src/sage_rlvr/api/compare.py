@@ -208,8 +208,8 @@ def comparison_of(
     floor = Floor(shares=chance or {}, task=(task, task_named(task)) if task else None)
     choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=floor)
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
-    if k is not None and not results.records and (few := min((one.n for one in results.table.sampled().rows), default=k)) < k:
-        raise ConfigError(f"--k {k}: these evaluations have {few} samples of some problem; choose k up to {few}, or omit it")
+    if k is not None and not results.records and (most := max((one.n for one in results.table.sampled().rows), default=k)) < k:
+        raise ConfigError(f"--k {k}: no task has so many samples of every problem; choose k up to {most}, or omit it")
     known = dict.fromkeys(results.tasks)
     if strange := [name for name in chance or () if name and name not in known]:
         raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")

@@ -31,7 +31,7 @@ SHOWN = 5
 GRAVE = ("greedy", "same samples")
 """Kinds of findings after which pass@k is not what it seems: their sentences stand before every result."""
 FEWEST_PROBLEMS, FEWEST_SAMPLES = 10, 4
-"""With fewer, problems that are all solved or not at all are no sign of greedy decoding."""
+"""With fewer problems of either kind, or fewer samples, all or nothing is no sign of greedy decoding."""
 OWN = ("counts", "samples")
 """Formats of rows that were written for `compare`."""
 
@@ -60,7 +60,7 @@ def measurements_of_rows(
         checked, more, grave = independent([replace(one, table=one.table.ordered(order)) for one in here])
         fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in task_stores])
         first += grave
-        notes += [*more, *repeated, *_unequal(checked, fewest), *_without_temperature(here)]
+        notes += [*more, *repeated, *_unequal(checked, fewest), *_without_temperature(here, task_stores)]
         if cluster and len({one.temperature for one in here}) > 1:
             notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
         measurements += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
@@ -144,13 +144,14 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
 
 
 def _all_or_none(table: CountTable) -> Iterator[str]:
-    """A sentence if every problem has all of its samples right, or none, as greedy decoding gives; nothing where all problems are
-    alike."""
-    extremes = (table.c == 0) | (table.c == table.n)
-    if len(table.n) >= FEWEST_PROBLEMS and table.n.min() >= FEWEST_SAMPLES and extremes.all() and 0 < table.c.sum() < table.n.sum():
+    """A sentence if every problem has all of its samples right, or none, as greedy decoding gives; nothing where nearly all are
+    alike, as on a saturated benchmark."""
+    solved, problems = int((table.c == table.n).sum()), len(table.n)
+    extremes = solved + int((table.c == 0).sum()) == problems
+    if extremes and min(solved, problems - solved) >= FEWEST_PROBLEMS and table.n.min() >= FEWEST_SAMPLES:
         yield (
-            f"each of the {len(table.n)} problems has either all or none of its samples right, as greedy decoding or copies of one "
-            "sample give; pass@k is then the same at every k: sample at a temperature above 0"
+            f"of {solved} problems all samples are right and of the other {problems - solved} none, as greedy decoding or copies "
+            "of one sample give, or problems that are all certain or out of reach; pass@k is the same at every k"
         )
 
 
@@ -264,15 +265,14 @@ def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
     ]
 
 
-def _without_temperature(here: Sequence[GivenTable]) -> list[str]:
-    """A note on files without a temperature beside files with one."""
-    without = [one.name for one in here if one.table.group.temperature is None]
-    if not without or len(without) == len(here):
+def _without_temperature(here: Sequence[GivenTable], stores: Sequence[SampledMeasurement]) -> list[str]:
+    """A note on each file without a temperature beside files or stores with one."""
+    without = {one.path: one.temperature for one in here if one.table.group.temperature is None}
+    if all(one.path in without for one in here) and not stores:
         return []
-    others = f" and {len(without) - 1} more" if len(without) > 1 else ""
     return [
-        f'{without[0]}{others}: no temperature in the rows; T = {here[0].temperature:g} is assumed, as in the other file. Write '
-        '"temperature" into both to have it checked.'
+        f'{path}: no temperature in the rows; T = {heat:g} is assumed. Write "temperature" into them to have it checked.'
+        for path, heat in without.items()
     ]
 
 

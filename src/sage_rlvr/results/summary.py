@@ -68,7 +68,7 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     summary["gains"] = findings.gains
     summary["relabelled"] = findings.relabelled
     if results.sampled_only:
-        summary["verdicts"] = tree(findings.verdicts, results.given, results.notes)
+        summary["verdicts"] = tree(findings.verdicts, results.given, [*results.failed, *results.notes])
     summary["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     summary["left_out"] = list(results.notes)
     summary["failed"] = list(results.failed)

@@ -43,9 +43,9 @@ def _file_tree(given: GivenRows) -> dict[str, Any]:
 
 
 def _has_temperature(one: CurveVerdict) -> bool:
-    """Whether a temperature is known: of sample stores always, of files where a row has one."""
-    tables = (*one.a.tables, *one.b.tables)
-    return not tables or any(table.group.temperature is not None for table in tables)
+    """Whether a temperature is known: where a side is a sample store, or a row of a file has one."""
+    sides = one.a.tables, one.b.tables
+    return not all(sides) or any(table.group.temperature is not None for tables in sides for table in tables)
 
 
 def _tree(one: CurveVerdict, heated: bool) -> dict[str, Any]:

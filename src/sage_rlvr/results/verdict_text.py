@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,9 @@ FINDINGS = {
     "undecided": "Inconclusive: at no k up to {top} can a difference between {a} and {b} be told",
 }
 OF_ONE_SAMPLE = {
-    "better": "{a} has a higher pass@1 than {b}; one sample per problem cannot tell whether it solves more in several",
-    "worse": "{a} has a lower pass@1 than {b}; one sample per problem cannot tell whether it solves less in several",
+    "better": "{a} has a higher pass@1 than {b}; whether it solves more in several tries cannot be told from {one_sample}",
+    "worse": "{a} has a lower pass@1 than {b}; whether it solves less in several tries cannot be told from {one_sample}",
+    "undecided": "Inconclusive: a difference in pass@1 between {a} and {b} cannot be told",
 }
 """In place of `FINDINGS` where k = 1 is all there is."""
 HEADLINE = "{on}{finding} ({about})."
@@ -47,20 +49,19 @@ BELOW = (
     "in the right form"
 )
 GAIN_AND_LOSS = (
-    "gain at {gain}; loss at {loss}; {neither}; {first_loss} ({level:g} % band over {ks}, over {v.curve.n:,} "
-    "{v.curve.over})"
+    "gain at {gain}; loss at {loss}; {neither}{first_loss} ({level:g} % band over {ks}, over {v.curve.n:,} {v.curve.over})"
 )
-NOT_TOLD = "cannot be told at {ks}"
-WITHIN = f"less than {DETECTABLE:g} apart at {{ks}}"
+NOT_TOLD = "cannot be told at {ks}; "
+WITHIN = f"less than {DETECTABLE:g} apart at {{ks}}; "
 FIRST_LOSS = "the first lost k lies in [{v.crossing.first_loss[0]}, {v.crossing.first_loss[1]}]"
 NO_LOSS = "the first lost k, if any, is at least {low}"
 ANY_LOSS = "no bound on the first lost k"
 ALL_GAINED = "no k is lost"
 SOLVED = (
     "solved in {samples}: kept {kept}, gained {new} (only {a}; {gained}), lost {gone} (only {b}; {lost}), neither {neither}; two "
-    "equal models would show about {chance} of each"
+    "equal models would show {chance} of each"
 )
-EQUAL = "{p} if both were equal"
+EQUAL = "{p} for equal models"
 SOLVED_BY_SEEDS = (
     "solved in {samples}, means over training seeds: kept {kept}, gained {new} (only {a}), lost {gone} (only {b}), neither "
     "{neither}"
@@ -117,7 +118,9 @@ def _at(curve: CurveComparison | None, ranges: Sequence[tuple[int, int]]) -> str
 
 
 def _neither(verdict: CurveVerdict) -> str:
-    """Where over k there is neither gain nor loss, and what that means there."""
+    """Where over k there is neither gain nor loss, and what that means there; "" for nowhere."""
+    if not verdict.crossing.undecided:
+        return ""
     template = WITHIN if verdict.finding == "no difference" else NOT_TOLD
     return template.format(ks=_at(verdict.curve, verdict.crossing.undecided))
 
@@ -133,6 +136,7 @@ def _texts(verdict: CurveVerdict) -> dict[str, Any]:
         "gain": _at(curve, crossed.gain),
         "loss": _at(curve, crossed.loss),
         "top": curve.ks[-1] if curve else "",
+        "one_sample": "one sample per problem" if verdict.a.sizes is verdict.b.sizes is None else "a problem with one sample",
         "about": _about(verdict),
     }
 
@@ -188,12 +192,12 @@ def below(verdict: CurveVerdict) -> Iterator[str]:
 
 
 def gain_and_loss(verdict: CurveVerdict) -> str:
-    """Where over k the arm gains and loses; "" without a curve."""
+    """Where over k the arm gains and loses; "" without a curve, and at k = 1 alone, where the line of pass@1 has it."""
     curve = verdict.curve
-    if curve is None:
+    if curve is None or curve.ks[-1] == 1:
         return ""
     every, top = len(curve.ks) == curve.ks[-1], curve.ks[-1]  # over training seeds the band has only some k
-    ks = "k = 1" if top == 1 else f"all {top} values of k at once" if every else f"{_at(curve, [(1, top)])} at once"
+    ks = f"all {top} values of k at once" if every else f"{_at(curve, [(1, top)])} at once"
     return GAIN_AND_LOSS.format(
         first_loss=_first_loss(verdict), level=100 * curve.level, ks=ks, neither=_neither(verdict), **_texts(verdict)
     )
@@ -204,10 +208,13 @@ def _first_loss(verdict: CurveVerdict) -> str:
     crossed = verdict.crossing
     if crossed.first_loss:
         return FIRST_LOSS.format(v=verdict)
-    start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
+    curve = verdict.curve
+    assert curve is not None
+    gained = {k for k, outcome in zip(curve.ks, curve.outcomes, strict=True) if outcome == "better"}
+    start = next(k for k in count(1) if k not in gained)  # over training seeds the band has only some k
     if start == 1:
         return ANY_LOSS
-    return NO_LOSS.format(low=start) if verdict.curve and start <= verdict.curve.ks[-1] else ALL_GAINED
+    return NO_LOSS.format(low=start) if start <= curve.ks[-1] else ALL_GAINED
 
 
 def solved(verdict: CurveVerdict) -> str:
@@ -217,6 +224,7 @@ def solved(verdict: CurveVerdict) -> str:
     gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
     names = {"kept": one.kept, "new": one.gained, "gone": one.lost, "neither": one.neither, "chance": one.chance}
     numbers = {name: _number(x) for name, x in names.items()}
+    numbers["chance"] = "less than 0.1" if 0 < one.chance < 0.1 else f"about {numbers['chance']}"
     return template.format(samples=many(one.k, "sample"), a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost, **numbers)
 
 
@@ -224,7 +232,7 @@ def _number(x: float) -> str:
     """A mean or expected number of problems: whole where it is, else with one decimal."""
     if not math.isfinite(x):
         return "?"
-    return f"{x:,.0f}" if x == round(x) or x >= 100 else "less than 0.1" if 0 < x < 0.1 else f"{x:,.1f}"
+    return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.1f}"
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:
@@ -269,7 +277,5 @@ def _fell(one: CurveVerdict, k: int) -> list[str]:
     if gap.outcome != "worse":
         return []
     size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
-    return [
-        f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}, by the interval at this k alone, which is narrower than the "
-        "verdict's band over all k"
-    ]
+    alone = ", by the interval at this k alone; the verdict's band over all k is wider" if (one.a.n or 0) > 1 else ""
+    return [f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}{alone}"]

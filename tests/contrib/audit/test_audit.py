@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from sage_rlvr.contrib.audit import (
     verify_lines,
     wrong_answers,
 )
-from sage_rlvr.contrib.audit.pages import BLIND, NOT_PASSED
+from sage_rlvr.contrib.audit.pages import BLIND
 from sage_rlvr.contrib.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
 from sage_rlvr.contrib.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
@@ -220,7 +221,7 @@ def test_a_recipes_audit_prints_the_prompt_as_the_policy_reads_it(tmp_path: Path
 
 
 def test_a_task_without_golds_is_told_to_be_tried_by_wrong_texts_alone(tmp_path: Path, capsys, monkeypatch):
-    """A reward that pays every text fails; one that pays none of them passes, and the last line says how little that is."""
+    """A line says that a reward pays a text that solves nothing, which one on the form may; the last how little was tried."""
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"prompt": "2 3 6=", "sign": "*"}\n{"prompt": "2 5 7=", "sign": "+"}\n')
     Path("rewards.py").write_text(
@@ -237,8 +238,9 @@ def test_a_task_without_golds_is_told_to_be_tried_by_wrong_texts_alone(tmp_path:
             cli.main(["audit", "r.yaml"])
         codes.append(int(stop.value.code or 0))
         printed.append(capsys.readouterr().out)
-    assert codes == [2, 0] and "'I do not know.'" in printed[0] and NOT_PASSED in printed[0]
-    assert BLIND in printed[1] and "passed\n" not in printed[1]
+    assert codes == [0, 0] and all(BLIND in text and "\npassed" not in text for text in printed)
+    lines = [re.search("'I do not know.' earns nothing +(.*?) +", text) for text in printed]
+    assert [line and line[1] for line in lines] == ["0/2", "2/2"]
 
 
 def test_verdicts_on_a_file(tmp_path: Path):

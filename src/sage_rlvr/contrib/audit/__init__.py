@@ -102,8 +102,8 @@ def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case |
     return _usual(task, k), task.audited()
 
 
-ANYWHERE = ("I do not know.",)
-"""Texts that solve no problem."""
+NOWHERE = "I do not know."
+"""A text that solves no problem."""
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
@@ -116,8 +116,9 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
         others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
         yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
     else:
-        same = {f"the same text for every problem, {text!r}": [(p, text) for p in problems] for text in ANYWHERE}
-        yield Case("", {"empty": [(p, "") for p in problems], **same}, "wrong")
+        yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
+        # without a bar: a reward on the form alone rightly pays a text that solves nothing
+        yield Case(f"{NOWHERE!r} earns nothing", [(p, NOWHERE) for p in problems], "not right", bar=False)
     if isinstance(task, Enumerable):
         yield Case("every right answer is right", [(p, text) for p in problems for text in task.solutions(p)])
     golds_of = {p.problem_id: gold for p, gold in golds}

@@ -18,8 +18,8 @@ from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, location_
 
 NOT_PASSED = "NOT PASSED: a check is below 99 %; fix what the listed rows show, in the rows or in the reward or verifier"
 BLIND = (
-    "passed, which says little: no right answer is known, so only texts that are wrong for every problem were tried. Give the rows "
-    "a column of golds, or read samples yourself"
+    "no check failed, which says little: no right answer is known, so only texts that should earn nothing were tried. Give the "
+    "rows a column of golds, or read samples yourself"
 )
 
 

@@ -148,7 +148,7 @@ def audit_file(path: Path) -> AuditReport:
 def _in_boxes(rows: Sequence[FileRow]) -> str:
     """How many answers are read from a box because their row names no place."""
     unplaced = sum(not row.placed for row in rows)
-    return f', {unplaced} in \\boxed{{}}, as they have none ("place": "whole" is the whole text)' if unplaced else ""
+    return f'; {unplaced} rows without "place" are read in \\boxed{{}} ("place": "whole" reads the whole text)' if unplaced else ""
 
 
 def _of_rows(

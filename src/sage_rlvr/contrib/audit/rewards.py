@@ -215,7 +215,8 @@ class Failure:
 
 @dataclass
 class RewardJudge:
-    """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number; failures: those that gave none.
+    """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number, earned: that number; failures:
+    those that gave none.
 
     chat: whether completions are conversations; instead: what the reward did wrong on the other kind, "" where that was not tried;
     most: calls that may meet a limit. A reward of None is TRL's "no reward": no failure, and nothing is paid.
@@ -230,6 +231,7 @@ class RewardJudge:
     chat: bool = False
     instead: str = ""
     times: list[tuple[float, str]] = field(default_factory=list)
+    earned: list[float] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     calls: int = 0
     most: int = MOST_LIMITS
@@ -351,6 +353,7 @@ class RewardJudge:
             self.failures.append(Failure(row.problem_id, text, verdict.reason))
             return Verdict("undecided", f"{verdict.reason} on {shortened(text)}")
         self.times.append((float(verdict.reason), text))
+        self.earned.append(verdict.score)
         label: Label = "right" if verdict.score >= self.right_from else "wrong"
         reason = f"{shortened(text)} earns {verdict.score:g}, gold {shortened(row.gold)}"
         return Verdict(label, reason, verdict.score)
@@ -429,6 +432,7 @@ def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note:
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
     """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
     bare: dict[str, Check] = {}
+    before = len(judge.earned)
     for form, text in FORMS.items():
         bare[form] = _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True)
     most = max(check.good for check in bare.values())
@@ -438,6 +442,10 @@ def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check
             pairs = [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows]
             after_working[form] = _check(judge, "", pairs, right=True)
     best = max(after_working, key=lambda form: after_working[form].good)
+    highest = max(judge.earned[before:], default=0.0)
+    if not most and highest > 0:
+        note = f"the most that one earns is {highest!r}: if that stands for right, pass --right-from {highest!r}"
+        bare[best] = replace(bare[best], note=note)
     others = [replace(check, rows=(), part=True) for form, check in bare.items() if form != best]
     return best, [
         replace(bare[best], name=f"golds paid, written as {best}", bar=True),
@@ -490,9 +498,6 @@ def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Chec
     findings = [AuditFinding(row.problem_id, label, verdict.reason) for row, _, verdict in judged if verdict.right != right]
     undecided = sum(verdict.label == "undecided" for _, _, verdict in judged)
     note = f"{undecided} without a number" if undecided else ""
-    most = max((verdict.score for *_, verdict in judged if verdict.score is not None), default=0.0)
-    if right and most > 0 and len(findings) == len(judged) > undecided:
-        note = f"the most that one earns is {most:g}: if that is the reward of a right answer, pass --right-from {most:g}"
     return Check(name, len(judged) - len(findings), len(judged), tuple(findings), note=note)
 
 
@@ -508,7 +513,9 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
         earned[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
     best = max(earned, key=lambda text: len(earned[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
-    note = f"the best, {shortened(best)}, is paid on {len(earned[best])} rows; {equal} golds equal one of them"
+    rows_paid = len(earned[best])
+    most = f"{shortened(best)} is paid most often, on {rows_paid} row{'s' * (rows_paid != 1)}" if rows_paid else "none is paid"
+    note = f"{most}; golds that equal one of them: {equal}"
     paid_rows = set[int]().union(*earned.values())
     return Check(f"guess floor: {len(texts)} constant answers", len(paid_rows), len(rows), note=note)
 
