@@ -15,17 +15,22 @@ from shutil import copyfile
 from lab.primaries import (
     ARM,
     BASE,
+    FEWEST,
     RIVALS,
     Counts,
     Endpoint,
     K,
     NotRun,
+    Question,
+    endpoint,
     endpoints,
     endpoints_of_200_steps,
     holm,
 )
 from lab.room.command import LAB_PAGES
 from lab.room.smollm2 import (
+    COLUMNS,
+    KS,
     REPEATED,
     REPEATS,
     ROOMS,
@@ -94,11 +99,15 @@ PREDICTIONS: dict[str, tuple[tuple[str, Judge], ...]] = {
 """Of the protocols, for endpoints 1 and 2 (lab/experiments/2026-11-27_smollm2_much_room/README.md, and the repetition's own)."""
 
 
+def counts_at_1(room: Room) -> Counts:
+    """n and c of each policy's problems at T = 1."""
+    rows = {policy: list(zip(table.n.tolist(), table.c.tolist(), strict=True)) for policy, table in room.counts.items()}
+    return {(arm, seed): own for (arm, seed, t), own in rows.items() if t == 1.0}
+
+
 def endpoints_of(room: Room) -> list[Endpoint]:
     """Endpoint 1 as `lab.primaries`; endpoint 2 as `sage-rlvr compare`, which estimates the noise of the base in another way."""
-    rows = {policy: list(zip(table.n.tolist(), table.c.tolist(), strict=True)) for policy, table in room.counts.items()}
-    counts: Counts = {(arm, seed): own for (arm, seed, t), own in rows.items() if t == 1.0}
-    first, second = endpoints(counts, room.kls, room.seeds)
+    first, second = endpoints(counts_at_1(room), room.kls, room.seeds)
     found = less_base(room.runs(ARM), room.counts[BASE, None, 1.0], K)
     gap = found.difference
     return [first, replace(second, value=gap.value, low=gap.low, high=gap.high, p=found.p)]
@@ -130,7 +139,8 @@ def primaries_table(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) 
     for name, (found, predictions) in families.items():
         for one, p, (predicted, judge) in zip(found, holm(found), predictions, strict=True):
             told = not math.isnan(p)
-            outcome = f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" if told else "not defined"
+            without = "not judged" if one.seeds < FEWEST else "not defined"
+            outcome = f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" if told else without
             seeds = str(one.seeds) + (f", {one.left_out} left out" if one.left_out else "")
             verdict = judge(one, p) if told else OPEN
             rows.append((verdict, (name, one.name, predicted, outcome, f"{p:.3f}" if told else "", seeds, verdict)))
@@ -160,8 +170,21 @@ def all_seeds(name: str, first: Room, fresh: Room) -> str:
     """Both endpoints over the training seeds of a room and of its repetition: a description, as the first led to the second.
     name: of the room."""
     whole = together(first, fresh)
-    found = "; ".join(f"{one.name} {one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in endpoints_of(whole))
-    return f"All {len(whole.seeds)} training seeds of {name} together, a description without correction: {found}."
+    found = "; ".join(
+        f"{one.name} {one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.seeds} seeds" for one in endpoints_of(whole)
+    )
+    why = f"a description without correction, as the first {len(first.seeds)} prompted the others"
+    return f"All {len(whole.seeds)} training seeds of {name} together, {why}: {found}."
+
+
+def as_trained(room: Room) -> Table:
+    """k3 less each k3_is, whatever their KLs: a secondary endpoint of the repetition."""
+    counts, rows = counts_at_1(room), []
+    for rival in RIVALS:
+        found = [endpoint(Question("", ARM, (rival,), k=k), counts, room.kls, room.seeds) for k in KS]
+        rows.append((rival, *(f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in found)))
+    notes = ("GRPO with k3 at beta 0.02 less the arm; 95 % intervals over training seeds, not adjusted. KLs: below.",)
+    return Table(header=("arm", *COLUMNS), rows=tuple(rows), notes=notes)
 
 
 def hours_line(file: Path, room: Room) -> str:
@@ -184,6 +207,7 @@ def details_of(rooms: Mapping[str, Room]) -> dict[str, str]:
         if name in REPEATED:
             tables[f"arms {name}"] = arms_table(room).markdown()
         tables[f"less the base {name}"] = against_base(room).markdown()
+        tables[f"k3 less k3_is {name}"] = as_trained(room).markdown()
         tables[f"runs {name}"] = seeds_table(room).markdown()
     return tables
 

@@ -27,7 +27,7 @@ from lab.room.readings import readings_of
 from lab.room.report import ends, tables_of
 from lab.room.study import Effort, base_copies, study
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import control_error, paired_seed_counts
+from sage_rlvr.stats.comparison import control_error, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
@@ -546,6 +546,10 @@ def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "| base | 0.4 | 1,280 | 40 | 0.031 |" in printed
     gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1).difference
     assert f"| {ARM} | 0.4 | +0.062 ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
+    room = smollm2.read_room(tmp_path / smollm2.ROOMS["much room"])
+    ours, theirs = ([smollm2.score(run, 1) for run in room.runs(arm)] for arm in (ARM, RIVALS[0]))
+    gap = paired_seeds(ours, theirs).difference
+    assert f"| {RIVALS[0]} | {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
 
 
 def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
