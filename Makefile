@@ -37,7 +37,7 @@ help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
 	@echo "make demo-real  the same from SmolLM2-135M, by samples, beside the base at lower temperatures (ARGS=--short: a quarter of an hour)"
 	@echo "make reproduce  the paper's Tables 1 and 3 on two cores: recipes/designs/table1.yaml and table3.yaml, hours, resumable"
-	@echo "make reproduce-quick   MaxRL with a KL term against GRPO and RLOO on hard Countdown, 13 to 20 minutes"
+	@echo "make reproduce-quick   MaxRL with a KL term against GRPO and RLOO on hard Countdown, about 13 minutes on two idle cores"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"

@@ -86,14 +86,13 @@ def at_equal_kl(axes: Axes, room: Room, fresh: Collection[int] = ()) -> None:
     for seed in room.seeds:
         axes.plot(*zip(*(spots[arm, seed] for arm in RIVALS), strict=True), color="#999999", linewidth=0.8, zorder=1)
     for arm, (_, color, marker) in STYLES.items():
-        for old in (True, False):
-            some = [spots[arm, seed] for seed in room.seeds if (seed not in fresh) is old]
-            edge, face = ("white" if arm == ARM else color, color) if old else (color, "white")
-            if some:
-                axes.plot(
-                    *zip(*some, strict=True), marker=marker, linestyle="", markersize=8 if old else 7, markeredgecolor=edge,
-                    markerfacecolor=face, zorder=4 if arm == ARM else 3,
-                )  # fmt: skip
+        above = 4 if arm == ARM else 3
+        for seed in room.seeds:
+            if seed in fresh:
+                look = {"markersize": 7, "markeredgecolor": color, "markerfacecolor": "white"}
+            else:
+                look = {"markersize": 8, "markeredgecolor": "white" if arm == ARM else color, "markerfacecolor": color}
+            axes.plot(*spots[arm, seed], linestyle="", marker=marker, zorder=above, **look)  # type: ignore[arg-type]
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     ticks = [x for x in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1) if low <= x <= high]
@@ -146,7 +145,8 @@ def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path, fresh: Mappin
         at_equal_kl(middle, seen, () if more is None else more.seeds)
         plane(right, seen)
         left.set_title(f"{name.capitalize()}, {len(seen.seeds)} training seeds: at temperature 1")
-        middle.set_title(f"Band: base; lines: k3_is by seed{'' if more is None else '; open: repetition'}")
+        marks = "" if more is None else "; open: repetition"
+        middle.set_title(f"Band: base; lines: k3_is by seed{marks}")
         right.set_title("Line: the base at lower temperatures")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     out.mkdir(parents=True, exist_ok=True)

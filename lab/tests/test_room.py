@@ -604,8 +604,9 @@ def test_the_runs_of_a_repetition_are_open_marks(tmp_path: Path, monkeypatch: py
     curves, middle, _ = figures[0].axes
     assert "10 training seeds" in curves.get_title() and "open: repetition" in middle.get_title()
     runs = [line for line in middle.get_lines() if line.get_marker() == "^"]
-    opened = {line.get_markerfacecolor() == "white": line.get_xdata().tolist() for line in runs}
-    assert opened == {False: [first.kls[ARM, seed] for seed in first.seeds], True: [kls[ARM, seed] for seed in fresh.seeds]}
+    drawn = [(line.get_markerfacecolor() == "white", float(line.get_xdata()[0])) for line in runs]
+    filled = [(False, first.kls[ARM, seed]) for seed in first.seeds]
+    assert drawn == [*filled, *((True, kls[ARM, seed]) for seed in fresh.seeds)]
 
 
 def endpoint(value: float, reach: float) -> Endpoint:

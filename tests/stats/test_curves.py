@@ -199,7 +199,7 @@ def judged(ks, outcomes) -> CurveComparison:
 
 def test_a_gain_then_a_loss_and_the_set_of_the_first_loss():
     found = crossing(judged(range(1, 8), ["better"] * 2 + ["tied"] * 2 + ["worse"] * 3))
-    assert found == Crossing(gain=((1, 2),), loss=((5, 7),), undecided=((3, 4),), first_loss=(3, 5))
+    assert found == Crossing(gain=((1, 2),), loss=((5, 7),), undecided=((3, 4),), first_loss=(3, 5), low=3)
     assert found.crosses
 
 
@@ -264,7 +264,7 @@ def test_degenerate_designs_are_undecided(a, b, reason):
 def test_one_sample_of_each_problem_has_one_k():
     rng = np.random.default_rng(0)
     a, b = rng.binomial(1, 0.9, 400), rng.binomial(1, 0.3, 400)
-    assert crossing(paired_count_curve(1, a, b)) == Crossing(gain=((1, 1),), loss=(), undecided=(), first_loss=None)
+    assert crossing(paired_count_curve(1, a, b)) == Crossing(gain=((1, 1),), loss=(), undecided=(), first_loss=None, low=2)
 
 
 # ---- unequal n, clusters, cost

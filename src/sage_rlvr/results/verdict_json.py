@@ -22,7 +22,7 @@ def tree(
     made = {
         "format": FORMAT,
         "read": [_file_tree(rows) for rows in given],
-        "verdicts": [_tree(verdict, _has_temperature(verdict)) for verdict in verdicts],
+        "verdicts": [_tree(verdict) for verdict in verdicts],
         "notes": list(notes),
         "failed": list(failed),
     }
@@ -48,7 +48,7 @@ def _has_temperature(one: CurveVerdict) -> bool:
     return not all(sides) or any(table.group.temperature is not None for tables in sides for table in tables)
 
 
-def _tree(one: CurveVerdict, heated: bool) -> dict[str, Any]:
+def _tree(one: CurveVerdict) -> dict[str, Any]:
     arm, crossing, chance = one.a, one.crossing, one.chance
     over_k = None
     if one.curve is not None:
@@ -69,7 +69,7 @@ def _tree(one: CurveVerdict, heated: bool) -> dict[str, Any]:
         "arm": arm.arm,
         "control": one.b.arm,
         "task": arm.task,
-        "temperature": arm.temperature if heated else None,
+        "temperature": arm.temperature if _has_temperature(one) else None,
         "problems": len(arm.problems),
         "n": arm.n,
         "seeds": list(arm.seeds),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,12 @@ FINDINGS = {
     "better": f"{{a}} is better at {{gain}} and worse at {{loss}}; {CANNOT.format(more='more')}",
     "worse": f"{{a}} is worse at {{loss}} and better at {{gain}}; {CANNOT.format(more='less')}",
     "no difference": f"No difference between {{a}} and {{b}}: pass@k differs by less than {DETECTABLE:g} at every k up to {{top}}",
-    "undecided": "Inconclusive: at no k up to {top} can a difference between {a} and {b} be told",
+    "undecided": "Inconclusive: {a} and {b} cannot be told apart at any k up to {top}",
 }
 OF_ONE_SAMPLE = {
     "better": "{a} has a higher pass@1 than {b}; whether it solves more in several tries cannot be told from {one_sample}",
     "worse": "{a} has a lower pass@1 than {b}; whether it solves less in several tries cannot be told from {one_sample}",
-    "undecided": "Inconclusive: a difference in pass@1 between {a} and {b} cannot be told",
+    "undecided": "Inconclusive: {a} and {b} cannot be told apart in pass@1",
 }
 """In place of `FINDINGS` where k = 1 is all there is."""
 HEADLINE = "{on}{finding} ({about})."
@@ -208,13 +207,9 @@ def _first_loss(verdict: CurveVerdict) -> str:
     crossed = verdict.crossing
     if crossed.first_loss:
         return FIRST_LOSS.format(v=verdict)
-    curve = verdict.curve
-    assert curve is not None
-    gained = {k for k, outcome in zip(curve.ks, curve.outcomes, strict=True) if outcome == "better"}
-    start = next(k for k in count(1) if k not in gained)  # over training seeds the band has only some k
-    if start == 1:
+    if crossed.low == 1:
         return ANY_LOSS
-    return NO_LOSS.format(low=start) if start <= curve.ks[-1] else ALL_GAINED
+    return NO_LOSS.format(low=crossed.low) if verdict.curve and crossed.low <= verdict.curve.ks[-1] else ALL_GAINED
 
 
 def solved(verdict: CurveVerdict) -> str:
@@ -222,17 +217,22 @@ def solved(verdict: CurveVerdict) -> str:
     one = verdict.solved
     template = SOLVED if math.isfinite(one.chance) else SOLVED_BY_SEEDS
     gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
-    names = {"kept": one.kept, "new": one.gained, "gone": one.lost, "neither": one.neither, "chance": one.chance}
-    numbers = {name: _number(x) for name, x in names.items()}
-    numbers["chance"] = "less than 0.1" if 0 < one.chance < 0.1 else f"about {numbers['chance']}"
-    return template.format(samples=many(one.k, "sample"), a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost, **numbers)
+    return template.format(
+        samples=many(one.k, "sample"), a=verdict.a.arm, b=verdict.b.arm, gained=gained, lost=lost, kept=_number(one.kept),
+        new=_number(one.gained), gone=_number(one.lost), neither=_number(one.neither), chance=_about_number(one.chance),
+    )  # fmt: skip
 
 
 def _number(x: float) -> str:
     """A mean or expected number of problems: whole where it is, else with one decimal."""
-    if not math.isfinite(x):
-        return "?"
-    return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.1f}"
+    return f"{x:,.0f}" if x >= 100 or x == round(x) else f"{x:,.1f}"
+
+
+def _about_number(x: float) -> str:
+    """The same of an expected number; "" for NaN, which several training seeds have and their template does not name."""
+    if math.isnan(x):
+        return ""
+    return "less than 0.1" if 0 < x < 0.1 else f"about {_number(x)}"
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:

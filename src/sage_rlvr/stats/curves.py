@@ -57,7 +57,7 @@ class Crossing:
     first_loss: the set (low, high) that holds the first k at which a is truly below b, None where no loss was found. All k
     from 1 to low - 1 are gains and high is the first loss found, so the set holds it whenever the band holds the curve. Where the
     comparison has only some k (`seed_ks`), a range spans all k between its ends, and low counts only k = 1, 2, ... without a
-    gap. reason: `CurveComparison.reason`, why nothing could be decided.
+    gap. reason: `CurveComparison.reason`, why nothing could be decided. low: that of `first_loss`, also where no loss was found.
     """
 
     gain: tuple[tuple[int, int], ...]
@@ -65,6 +65,7 @@ class Crossing:
     undecided: tuple[tuple[int, int], ...]
     first_loss: tuple[int, int] | None
     reason: Reason = Reason.NONE
+    low: int = 1
 
     @property
     def crosses(self) -> bool:
@@ -88,6 +89,7 @@ def crossing(curve: CurveComparison) -> Crossing:
         undecided=tuple(ranges["undecided"]),
         first_loss=(low, loss[0][0]) if loss else None,
         reason=curve.reason,
+        low=low,
     )
 
 
