@@ -1,6 +1,7 @@
 # Two commands for a fresh machine with Python 3.11 or newer and pip: `make demo` and `make test`.
 # Each makes .venv on first use; `make PYTHON=python3.12 demo` chooses another interpreter.
 
+SHELL := bash
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
@@ -30,22 +31,24 @@ NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py test
 TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
-.PHONY: help demo demo-real reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs \
+.PHONY: help demo demo-real reproduce reproduce-quick test test-slow test-fresh test-all test-trl test-trl-oldest test-sharded test-verl test-vllm test-gpu-sets docs \
   tutorial wheel bench bench-real bench-vocabulary bench-trl bench-eval gpu base smollm2-sft lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
-	@echo "make demo-real  the same from SmolLM2-135M, by samples, beside the base at lower temperatures (ARGS=--short: a quarter of an hour)"
+	@echo "make demo-real  the same from SmolLM2-135M, by samples, beside the base at lower temperatures (ARGS=--short: GRPO alone)"
 	@echo "make reproduce  the paper's Tables 1 and 3 on two cores: recipes/designs/table1.yaml and table3.yaml, hours, resumable"
 	@echo "make reproduce-quick   MaxRL with a KL term against GRPO and RLOO on hard Countdown, about 13 minutes on two idle cores"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-fresh all laws on fresh draws; what fails is kept in .hypothesis and drawn again"
 	@echo "make test-all   both"
 	@echo "make test-trl   the tests of the TRL adapter, in an environment of their own (.venv-trl)"
 	@echo "make test-trl-oldest   the fast ones on the oldest TRL, in .venv-trl-oldest, which borrows all else from .venv-trl"
 	@echo "make test-sharded   SageTrainer over two processes with FSDP2, ZeRO-2 and ZeRO-3 on a CPU: DeepSpeed goes into .venv-trl"
 	@echo "make test-verl  the tests of the verl adapter, in an environment of their own (.venv-verl); ARGS='-m \"not slow\"' for a part"
 	@echo "make test-vllm  the tests of the generators against vLLM itself, on a CPU, in an environment of their own (.venv-vllm)"
+	@echo "make test-gpu-sets   whether constraints-gpu-trl.txt and constraints-gpu-verl.txt resolve; installs nothing"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
 	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
@@ -83,6 +86,9 @@ test: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow --durations=20 $(ARGS)
 
+test-fresh: $(VENV)/.installed-dev
+	HYPOTHESIS_PROFILE=fresh $(PYTEST) -m hypothesis $(ARGS)
+
 test-all: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
 
@@ -107,6 +113,13 @@ test-verl:
 
 test-vllm: .venv-vllm/.installed
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm_engine $(ARGS)
+
+# The sets of versions for a GPU, resolved by uv for Linux with CUDA from anywhere: nothing is installed, wheels are not downloaded.
+UV_RESOLVE := .venv-uv/bin/uv pip compile -q --no-header --no-annotate --python-version 3.12 --python-platform x86_64-manylinux_2_34 \
+  --only-binary :all: --no-binary antlr4-python3-runtime pyproject.toml  # hydra's release of antlr4 has no wheel
+test-gpu-sets: .venv-uv/.installed
+	$(UV_RESOLVE) --extra trl --extra vllm -c constraints-gpu-trl.txt | diff <(grep -v '^#' constraints-gpu-trl.txt) -
+	$(UV_RESOLVE) --extra verl --extra vllm -c constraints-gpu-verl.txt | diff <(grep -v '^#' constraints-gpu-verl.txt) -
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)  # --quiet would hide the warnings from --strict
@@ -159,7 +172,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .llama-cpp .gpu-wheels site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .venv-uv .llama-cpp .gpu-wheels site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -225,6 +238,11 @@ $(VENV)/.installed-remax: $(VENV)/.installed
 	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 	  --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -c constraints.txt \
 	  -d .gpu-wheels $(GPU_WHEELS)
+	@touch $@
+
+.venv-uv/.installed:
+	$(PYTHON) -m venv --clear .venv-uv
+	.venv-uv/bin/python -m pip install --disable-pip-version-check -q "uv>=0.8,<1"
 	@touch $@
 
 .venv-docs/.installed: docs/requirements.txt

@@ -27,13 +27,13 @@ import tyro
 from loop import END, NEW_TOKENS, VOCABULARY, Work, cpu_seconds, duel, make_model, make_prompts
 from transformers import GenerationConfig
 
-from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampling import Chosen, Prompt, SamplingRun
+from sage_rlvr.evaluation.sample_run import SampleRun
+from sage_rlvr.evaluation.sampling import EvalSet, Prompt, SamplingRun
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.stats.passk import pass_at_all_k
 from sage_rlvr.tasks.base import Task
+from sage_rlvr.verdicts.stats.passk import pass_at_all_k
 from sage_rlvr.verifiers import Verdict
 
 K = 64
@@ -99,7 +99,7 @@ def theirs(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: 
 def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Characters, together: bool = True) -> int:
     """A whole evaluation into a new store."""
     named = {f"p{i}": Prompt(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)}
-    task = Chosen(First(), dict.fromkeys(named), "h")
+    task = EvalSet(First(), dict.fromkeys(named), "h")
     run = SampleRun(
         samples=K,
         preset=decoding.preset,

@@ -175,7 +175,7 @@ def draws_of(loop: Any) -> Any:
     """The rollout of step 0 as the loop draws it."""
     from sage_rlvr.training.samplers import sampler_of
 
-    return sampler_of(loop.method).draw(loop, 0).everything.rollout
+    return sampler_of(loop.method).draw(loop, 0).first_stage.rollout
 
 
 def gap(a: Any, b: Any) -> float:

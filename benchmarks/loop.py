@@ -31,12 +31,12 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.samplers import PlainSampler
 from sage_rlvr.verifiers import Verdict
@@ -158,15 +158,15 @@ class Passing(Tokens):
         return rollout.tokens.tolist()
 
 
-def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list[list[int]], group_size: int) -> Loop:
+def make_loop(policy: PreTrainedModel, reference: PreTrainedModel, prompts: list[list[int]], group_size: int) -> TrainState:
     """The engine's own state around the same models; its `train_step` is what is timed."""
     rollout = {"prompts_per_step": len(prompts), "group_size": group_size, "max_new_tokens": NEW_TOKENS}
     tree = {"steps": 1000, "method": {"name": "grpo", "beta": BETA}, "rollout": rollout, "optimizer": {"lr": LR}}
     config = decode(TrainConfig, tree)
     tokens = Passing(None, END, 0)  # type: ignore[arg-type]
     optimizer = Optimizer(policy, config.optimizer, 1000)
-    asking = Asking.of(Numbers(), tokens)
-    return Loop(config, config.method, policy, reference, tokens, Numbers(), asking, prompts, optimizer, Key(0))
+    asking = PromptRenderer.of(Numbers(), tokens)
+    return TrainState(config, config.method, policy, reference, tokens, Numbers(), asking, prompts, optimizer, Key(0))
 
 
 # --- timing -------------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def print_parts(loop: Loop, repeats: int) -> None:
+def print_parts(loop: TrainState, repeats: int) -> None:
     """Median CPU milliseconds of each part of a step; a part inside another counts for the outer one."""
     spent: dict[str, list[float]] = defaultdict(list)
     inside: list[str] = []

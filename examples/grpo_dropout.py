@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import sage_rlvr
-from sage_rlvr.core import Clip, Extra, GroupNormalized, Method, Seen, TokenMean
+from sage_rlvr.core import Clip, Extra, GroupNormalized, GroupSignals, Method, TokenMean
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
@@ -40,7 +40,7 @@ class RolloutDropout(Extra):
     def equation(self) -> str:
         return "A' = (A - sum_kept w A)" + (" / std_kept A" if self.rescale else "") + " for the kept, 0 for the dropped"
 
-    def on_advantages(self, advantages: Tensor, rewards: Tensor, seen: Seen, state: object) -> Tensor:
+    def on_advantages(self, advantages: Tensor, rewards: Tensor, seen: GroupSignals, state: object) -> Tensor:
         values, size = advantages.double(), advantages.shape[1]
         logps = seen.policy.double() / seen.lengths.clamp(min=1)
         pushes = values * (logps.mean(dim=1, keepdim=True) - logps)

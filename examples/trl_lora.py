@@ -1,6 +1,6 @@
 """SAGE-Branch on a LoRA adapter: TRL's reference is then the same model with the adapter switched off, and no second copy.
 
-    pip install 'sage-rlvr[trl]' && python examples/trl_lora.py
+    pip install -c constraints.txt -e '.[trl]' && python examples/trl_lora.py
     torchrun --nproc_per_node 2 examples/trl_lora.py --processes 2      (several machines: examples/multinode.sh)
 
 Countdown problems, the shipped base policy. Run on a CPU with TRL 1.16.0 and 1.0.0, in one and in two processes; on no GPU.

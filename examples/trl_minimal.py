@@ -1,6 +1,6 @@
 """A GRPO script for TRL in which one class is changed: SageTrainer in place of GRPOTrainer, and the guide that it takes.
 
-    pip install 'sage-rlvr[trl]' && python examples/trl_minimal.py
+    pip install -c constraints.txt -e '.[trl]' && python examples/trl_minimal.py
 
 Countdown problems, the shipped base policy, full fine-tuning; on a CPU in under a minute. TRL prints its metrics and,
 beside them, kl/to_anchor (to the shaped anchor), kl/to_reference (to the reference) and what q did. Run on a CPU with TRL

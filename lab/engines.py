@@ -11,7 +11,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.runs import writing
-from sage_rlvr.training.engines import ENGINES, SIGNALS, EngineRow, Of, Refuses, Sets, runs_on, table
+from sage_rlvr.training.engines import ENGINES, SAMPLING, SIGNALS, EngineRow, Of, Refuses, Sets, runs_on, table
 
 PAGE = "engines.md"
 HEAD = """\
@@ -30,8 +30,14 @@ A class of your own has the row "any other" of its kind, even if its parent has 
 ## Signals
 
 Advantages, extras, token weights and guides (q) run where the signals that they read exist. Log-probs of policy and
-reference and the policy's entropies are on every engine. On TRL a guide of the batch needs `steps_per_generation=1`, or more
-than `gradient_accumulation_steps`.
+reference and the policy's entropies are on every engine. On TRL a guide of the batch sees the whole generation batch,
+which the policy scores once more where TRL's loss takes it in parts.
+"""
+SAMPLED = """
+## Sampling
+
+These fields, at values other than these, sample from another distribution than the policy's, which no method corrects. A run
+says so once; on TRL `generation_kwargs` are read too.
 """
 RUNS = """
 ## Methods
@@ -48,9 +54,12 @@ def page() -> str:
     groups = {where: ", ".join(f"`{name}`" for name in runs if runs[name] == where) for where in dict.fromkeys(runs.values())}
     few = [[where, names] for where, names in groups.items() if where.count(" and ") < len(ENGINES)]
     places = [f"{name}, {place}" for name in ENGINES.values() for place in ("advantages", "q")]
+    whole = {engine: "; ".join(_field(name, values[0]) for name, values in SAMPLING[engine].items()) for engine in ENGINES}
+    sampled = [[words, whole[engine]] for engine, words in ENGINES.items()]
     lines = [
         *(HEAD, *_table(["kind", "part or setting", *ENGINES.values()], parts)),
         *(OWN, *_table(["signal", *places, "why not"], signals)),
+        *(SAMPLED, *_table(["engine", "fields"], sampled)),
         *(RUNS, *_table(["only on", "methods"], few)),
     ]
     return "\n".join(lines) + "\n"

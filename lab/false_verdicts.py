@@ -7,6 +7,8 @@ then false.
 **Where curves cross.** A true curve that gains and then loses: how often a gain or loss has the wrong sign at some k, and how often
 the set of the first loss misses it.
 
+**A colder base.** An arm that is its base at a lower temperature, said to do more than the base (`lab.beyond_base`).
+
 **Independence.** Files of independent draws, of many shapes. Any finding is a false alarm.
 """
 
@@ -14,22 +16,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy import optimize
 
+from lab.beyond_base import DESIGNS, false_yes, yes_table
 from lab.stress.interval_coverage import WORLDS, _runs, lone
 from lab.studies.pages import remade
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 from sage_rlvr.runs import write_text_atomic
-from sage_rlvr.stats.curves import CurveComparison, crossing, paired_count_curve, seed_ks, seeds_curve
-from sage_rlvr.stats.intervals import wilson
-from sage_rlvr.stats.laws import beta_ppf
-from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
-from sage_rlvr.stats.samples.independence import check_pair, check_samples
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.curves import CurveComparison, crossing, paired_count_curve, seed_ks, seeds_curve
+from sage_rlvr.verdicts.stats.intervals import wilson
+from sage_rlvr.verdicts.stats.laws import beta_ppf, norm_ppf
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k, pass_at_k
+from sage_rlvr.verdicts.stats.plan import EvaluationSize, assume, pilot_of_counts, see_checkpoints
+from sage_rlvr.verdicts.stats.samples.independence import check_pair, check_samples
 
 Rng = np.random.Generator
 
@@ -133,7 +139,7 @@ def of_policies(
     return Aa(name, draw)
 
 
-def over_seeds(seeds: int, problems: int = 60, n: int = 64) -> Aa:
+def over_seeds(seeds: int, problems: int = 60, n: int = 64, fixed: bool = False) -> Aa:
     """Two halves of one method's training runs, as `relabelled` has them."""
     types = WORLDS[0].draw()
 
@@ -141,9 +147,46 @@ def over_seeds(seeds: int, problems: int = 60, n: int = 64) -> Aa:
         counts = rng.binomial(n, _runs(rng.choice(types, problems), 2 * seeds, rng))
         ks = seed_ks(n)
         scores = np.stack([np.asarray(pass_at_k(n, counts, k)) for k in ks], axis=2)
-        return seeds_curve(scores[:seeds], scores[seeds:], ks)
+        return seeds_curve(scores[:seeds], scores[seeds:], ks, fixed=fixed)
 
-    return Aa(f"{seeds} training seeds, {problems} problems x {n}", draw)
+    which = ", these problems" if fixed else ""
+    return Aa(f"{seeds} training seeds, {problems} problems x {n}{which}", draw)
+
+
+def two_methods(seeds: int, problems: int, fixed: bool, n: int = 64) -> Aa:
+    """Two methods whose mean curves are equal in the population of problems and differ on single problems: the two of each problem
+    change places at random. Runs of both scatter (`_runs`); one run each is judged as checkpoints are, which do not."""
+    one, other = (world.draw() for world in WORLDS[:2])
+
+    def draw(rng: Rng) -> CurveComparison:
+        rows = rng.integers(len(one), size=problems)
+        p = np.stack([one[rows], 0.5 * one[rows] + 0.5 * other[rng.integers(len(other), size=problems)]])
+        p = np.where(rng.random(problems) < 0.5, p, p[::-1])
+        if seeds == 1:
+            return paired_count_curve(n, *rng.binomial(n, p), resamples=RESAMPLES)
+        left, right = (rng.binomial(n, _runs(x, seeds, rng)) for x in p)
+        ks = seed_ks(n)
+        scores = [np.stack([np.asarray(pass_at_k(n, side, k)) for k in ks], axis=2) for side in (left, right)]
+        return seeds_curve(*scores, ks, fixed=fixed)
+
+    return Aa(f"{problems} problems, {seeds} seeds", draw)
+
+
+PROBLEMS, RUNS = (12, 30, 60, 100, 300), (1, 5, 10)
+
+
+def population_table(times: int) -> Table:
+    """False verdicts about such problems by problems and training seeds: by the default rule, and with the problems fixed."""
+    rows = []
+    for problems in PROBLEMS:
+        found = {
+            (seeds, fixed): false_verdicts(two_methods(seeds, problems, fixed), times)
+            for seeds in RUNS
+            for fixed in ((False, True) if seeds > 1 else (False,))
+        }
+        rows.append((str(problems), *(_share(one.either, one.of) for one in found.values())))
+    head = ("problems", "1 run", *(f"{seeds} seeds{how}" for seeds in RUNS[1:] for how in ("", ", these problems")))
+    return Table(header=head, rows=tuple(rows))
 
 
 def simulated() -> Iterator[Aa]:
@@ -256,6 +299,112 @@ def false_alarms(law: str, files: int, shapes: Sequence[tuple[int, int]] = SHAPE
     return Alarms(law, files, alarms, tuple(sorted(kinds)))
 
 
+def _requests(rng: Rng, p: Floats, n: int, size: int = 8, correlation: float = 0.5) -> tuple[Ints, Ints]:
+    """Answers and outcomes: p moves from request to request (a Beta), so that outcomes within one have this correlation."""
+    spread = (1 - correlation) / correlation
+    own = rng.beta(np.maximum(p * spread, 1e-9)[:, None], np.maximum((1 - p) * spread, 1e-9)[:, None], (len(p), n // size))
+    right = (rng.random((len(p), n)) < own.repeat(size, axis=1)).astype(int)
+    return np.where(right, 0, rng.integers(1, 2**40, right.shape)), right
+
+
+def _repeats(rng: Rng, p: Floats, n: int, share: float = 0.3) -> tuple[Ints, Ints]:
+    """Each sample repeats the one before it with probability `share`."""
+    answers = np.where(rng.random((len(p), n)) < p[:, None], 0, rng.integers(1, 2**40, (len(p), n)))
+    again = rng.random((len(p), n)) < share
+    for t in range(1, n):
+        answers[:, t] = np.where(again[:, t], answers[:, t - 1], answers[:, t])
+    return answers, (answers == 0).astype(int)
+
+
+def _half_copied(rng: Rng, p: Floats, n: int, share: float = 0.3) -> tuple[Ints, Ints]:
+    """On a share of the problems the second half of the samples is the first."""
+    answers = np.where(rng.random((len(p), n)) < p[:, None], 0, rng.integers(1, 2**40, (len(p), n)))
+    copied = rng.random(len(p)) < share
+    answers[copied, n // 2 :] = answers[copied, : n // 2]
+    return answers, (answers == 0).astype(int)
+
+
+DEPENDENT: Mapping[str, Callable[[Rng, Floats, int], tuple[Ints, Ints]]] = {
+    "correlation .5 within requests of 8": _requests,
+    "each sample repeats the last with probability .3": _repeats,
+    "second half copied on 30 % of the problems": _half_copied,
+}
+
+
+def detection_table(files: int, seed: int = SEED) -> Table:
+    """How often dependence is found, from answers and from outcomes alone."""
+    types, rows = WORLDS[1].draw(), []
+    for name, law in DEPENDENT.items():
+        for problems, n in ((30, 16), (30, 64), (100, 16)):
+            rng, found = np.random.default_rng([seed, problems, n, *name.encode()]), [0, 0]
+            for _ in range(files):
+                answers, right = law(rng, rng.choice(types, problems), n)
+                for i, given in enumerate((answers, right)):
+                    found[i] += bool(check_samples(given.tolist(), correct=list(right)).findings)
+            rows.append((name, f"{problems} x {n}", *(_share(hits, files) for hits in found)))
+    return Table(header=("dependence", "problems x samples", "found from answers", "from outcomes alone"), rows=tuple(rows))
+
+
+PLANNED = (30, 60, 100)
+
+
+def power_table(times: int, n: int = 64, seed: int = SEED) -> Table:
+    """How often the verdict finds a difference as large as `plan` says that it finds with 80 % power: assumed, on 0/1 outcomes that
+    differ on 10 % of the problems, and after a pilot of as many problems. Found: the band over k excludes 0 at this k, on the right
+    side. wider: the mean of `CurveComparison.widening`."""
+    rows = []
+    for problems in PLANNED:
+        design, rng = EvaluationSize(problems=problems, samples=1, seeds=1), np.random.default_rng([seed, problems])
+        assumed = assume(k=1, samples=1, noise_share=0.0)
+        x = see_checkpoints(design, replace(assumed, band=1.0))  # n = 1 has one k, so the band is one interval
+        differ = max(0.1, x)
+        weights = [(differ + x) / 2, (differ - x) / 2, (1 - differ) / 2, (1 - differ) / 2]
+        hits = 0
+        for _ in range(times):
+            kinds = rng.choice(4, problems, p=weights)
+            one, other = (np.isin(kinds, right).astype(int) for right in ((0, 2), (1, 2)))
+            band = paired_count_curve(1, one, other, resamples=RESAMPLES)
+            hits += band.outcomes[0] == "better"
+        rows.append((str(problems), "assumed, 10 % differ", f"{x:.3f}", _share(hits, times), ""))
+        for name, world, k in (("AIME-like", WORLDS[0], 16), ("AMC-like", WORLDS[1], 1)):
+            types, hits, wider, sizes = world.draw(), 0, [], []
+            for _ in range(times):
+                logits = rng.normal(0.0, 0.7, problems)
+                pilot_p = rng.choice(types, problems)
+                counts = rng.binomial(n, pilot_p), rng.binomial(n, _moved(pilot_p, logits))
+                pilot = pilot_of_counts(n, *counts, k)
+                size = EvaluationSize(problems=problems, samples=n, seeds=1)
+                x = see_checkpoints(size, pilot)
+                p = rng.choice(types, problems)
+                shift = _shift_for(types, x, k)
+                a, b = _moved(p, rng.normal(0.0, 0.7, problems) + shift), p
+                band = paired_count_curve(n, rng.binomial(n, a), rng.binomial(n, b), resamples=RESAMPLES)
+                hits += band.outcomes[k - 1] == "better"
+                wider.append(band.widening)
+                sizes.append(x)
+            plan_of = f"pilot, {name}, pass@{k} of {n}"
+            rows.append((str(problems), plan_of, f"{np.mean(sizes):.3f}", _share(hits, times), f"{np.mean(wider):.2f}"))
+    return Table(header=("problems", "plan", "its 80 % difference", "found", "band wider"), rows=tuple(rows))
+
+
+def _moved(p: Floats, shift: Floats) -> Floats:
+    """p with its logits moved; 0 stays 0."""
+    odds = np.where(p < 1, p / np.maximum(1 - p, 1e-300), 1e300) * np.exp(shift)
+    return np.where(p > 0, odds / (1 + odds), 0.0)
+
+
+def _shift_for(types: Floats, difference: float, k: int) -> float:
+    """The shift of the logits, beside a scatter of 0.7, that raises pass@k of a world by so much."""
+    some = types[:4000]
+    scatter = 0.7 * norm_ppf((np.arange(len(some)) * 0.618034 + 0.5 / len(some)) % 1.0 * 0.999 + 0.0005)
+    base = float(np.mean(exact_pass_at_k(some, k)))
+
+    def short(shift: float) -> float:
+        return float(np.mean(exact_pass_at_k(_moved(some, scatter + shift), k))) - base - difference
+
+    return float(optimize.brentq(short, -3.0, 20.0, xtol=1e-3)) if short(20.0) > 0 else 20.0
+
+
 @dataclass(frozen=True)
 class FalseVerdicts(Command):
     """Simulate how often a verdict over k and a check of independence are false where nothing differs."""
@@ -266,6 +415,14 @@ class FalseVerdicts(Command):
     """Simulated comparisons per design."""
     files: int = 1100
     """Simulated files per kind of file; 0 leaves out the checks of independence."""
+    dependent: int = 200
+    """Simulated files per kind of dependence and size; 0 leaves them out."""
+    power: int = 500
+    """Simulated comparisons per number of problems of a plan; 0 leaves them out."""
+    population: int = 1000
+    """Simulated comparisons per number of problems and of training seeds; 0 leaves them out."""
+    colder: int = 200
+    """Simulated studies per design of an arm that is its base at a lower temperature; 0 leaves them out."""
     docs: Path | None = None
     """Folder of pages: fill the tables of results/coverage.md."""
 
@@ -284,10 +441,22 @@ class FalseVerdicts(Command):
                 crossed.append(where_curves_cross("published pair, 300 x 128", rl, base, 300, 128, self.replicates))
             made["crossed"] = crossed_table(crossed).markdown()
             session.say(made["crossed"])
+        if self.population:
+            made["population"] = population_table(self.population).markdown()
+            session.say(made["population"])
+        if self.colder:
+            made["colder"] = yes_table([false_yes(one, self.colder) for one in DESIGNS]).markdown()
+            session.say(made["colder"])
         if self.files:
             alarms = [false_alarms(law, self.files) for law in LAWS]
             made["independence"] = alarm_table(alarms).markdown()
             session.say(made["independence"])
+        if self.power:
+            made["power"] = power_table(self.power).markdown()
+            session.say(made["power"])
+        if self.dependent:
+            made["dependence"] = detection_table(self.dependent).markdown()
+            session.say(made["dependence"])
         if self.docs is not None:
             where, page = remade(self.docs, "results/coverage.md", made)
             write_text_atomic(where, page)

@@ -217,5 +217,5 @@ def set_aside(sweep: SweepPlan) -> None:
 def without_weights(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Settings, metrics and logs; no weights and no samples."""
     parts = Path(info.name).parts
-    large = info.name.endswith((".safetensors", ".sqlite", ".npz", ".pt"))
+    large = info.name.endswith((".safetensors", ".parquet", ".npz", ".pt"))
     return None if large or any(part in WEIGHTS for part in parts) else info

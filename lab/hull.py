@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from lab.floor import DRAWS, WORLDS
 from lab.hull_samples import samples_table, share
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
-from sage_rlvr.stats.comparison import PairedDifference, paired_seeds
-from sage_rlvr.stats.frontier import FrontierPoint
-from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, above_hull, compare_hull
-from sage_rlvr.stats.laws import t_ppf
-from sage_rlvr.stats.mixture import Table, above_mixtures, best_mixture, climb
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.stats.frontier import FrontierPoint
+from sage_rlvr.verdicts.stats.hull import PRICES, TINY, AboveHull, above_hull, compare_hull
+from sage_rlvr.verdicts.stats.laws import t_ppf
+from sage_rlvr.verdicts.stats.mixture import Table, above_mixtures, best_mixture, climb
+from sage_rlvr.verdicts.stats.paired import PairedDifference, paired_seeds
 
 Floats = NDArray[np.float64]
 HEADS = "| candidate | metric | score | mixture per problem | lead over it | per completion | lead over it |"

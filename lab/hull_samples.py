@@ -22,11 +22,11 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from sage_rlvr.stats.comparison import PairedDifference
-from sage_rlvr.stats.hull import compare_hull
-from sage_rlvr.stats.intervals import wilson
-from sage_rlvr.stats.mixture import above_mixtures_of_counts, best_mixture
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.verdicts.stats.hull import compare_hull
+from sage_rlvr.verdicts.stats.intervals import wilson
+from sage_rlvr.verdicts.stats.mixture import above_mixtures_of_counts, best_mixture
+from sage_rlvr.verdicts.stats.paired import PairedDifference
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k
 
 Floats = NDArray[np.float64]
 SEED, PROBLEMS, SAMPLES, SEEDS, K = 20_261_127, 200, 64, 5, 32
@@ -93,7 +93,7 @@ def compared(base: Floats, arm: Arm, rng: np.random.Generator, k: int = K) -> Pa
     noise = rng.normal(0, OF_ALL, (SEEDS, 1)) + rng.normal(0, OF_EACH, (SEEDS, PROBLEMS))
     own = [{1.0: (SAMPLES, rng.binomial(SAMPLES, p))} for p in expit(arm.logits + noise)]
     tables = {t: (SAMPLES, rng.binomial(SAMPLES, p)) for t, p in zip(TEMPERATURES, base[:-1], strict=True)}
-    found = above_mixtures_of_counts(own, [[tables]], k, guesser=base[-1])
+    found = above_mixtures_of_counts(own, [[tables]], k, guessers=[base[-1]])
     assert found is not None
     return compare_hull(found)
 

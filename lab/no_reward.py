@@ -14,14 +14,14 @@ import tyro
 
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.config import TrainConfig, read_recipe
-from sage_rlvr.core.advantages.base import Groups, Seen
+from sage_rlvr.core.advantages.base import Groups, GroupSignals
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import require
 from sage_rlvr.results.tables import Table
-from sage_rlvr.stats.intervals import seed_interval
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
+from sage_rlvr.verdicts.stats.intervals import seed_interval
 
 METHODS: dict[str, dict[str, str]] = {
     "no KL term": {"method": "{name: grpo, beta: 0.0}"},
@@ -42,7 +42,7 @@ class Unpaid(Extra):
 
     equation: ClassVar[str] = "0"
 
-    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: GroupSignals, state: PartState) -> Groups:
         return torch.zeros_like(rewards)
 
 
@@ -110,11 +110,12 @@ def moved(
     return Moved(method, update, list(kl), list(weights), list(gradient))
 
 
-def distance(loop: Loop, steps: int) -> tuple[float, float, float]:
-    """KL, relative change of the weights and mean gradient norm of a loop after so many steps without a reward."""
+def distance(loop: TrainState, steps: int) -> tuple[float, float, float]:
+    """KL, relative change of the weights and mean gradient norm of a loop after so many steps without a reward; a skipped update
+    computes no gradient and counts as 0."""
     loop.method = replace(loop.method, extras=(*loop.method.extras, Unpaid()))
     before = [p.detach().clone() for p in loop.policy.parameters()]
-    norms = [train_step(loop, step)["optimizer/grad_norm"] for step in range(steps)]
+    norms = [train_step(loop, step).get("optimizer/grad_norm", 0.0) for step in range(steps)]
     change = sum(float((p.detach() - b).double().square().sum()) for p, b in zip(loop.policy.parameters(), before, strict=True))
     size = sum(float(b.double().square().sum()) for b in before)
     return train_step(loop, steps).get(KL, 0.0), (change / size) ** 0.5, sum(norms) / steps  # the KL is read before its update

@@ -29,8 +29,8 @@ from sage_rlvr.models import smollm2
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.results.tables import Table
 from sage_rlvr.runs.files import file_sha256
-from sage_rlvr.stats.comparison import PairedDifference, paired_counts
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.verdicts.stats.paired import PairedDifference, paired_counts
+from sage_rlvr.verdicts.stats.passk import pass_at_k
 
 KS = (1, 8, 32)
 Ints = NDArray[np.int64]
@@ -122,7 +122,7 @@ class Adapter(Command):
         write_adapter(out, factors, rank)
         rows = {one.name: {f"pass@{k}": round(one.at(k), 4) for k in KS} for one in scored}
         facts: dict[str, Any] = {
-            "base": smollm2.LONG_NAMES[smollm2.SMOLLM2], "rank": rank, "policy_sha256": file_sha256(policy / smollm2.WEIGHTS),
+            "base": smollm2.LONG_NAMES[smollm2.SMOLLM2], "rank": rank, "policy_sha256": file_sha256(policy / smollm2.TENSORS),
             "tensors_sha256": smollm2.tensors_sha256(smollm2.merged(base, out)),
         }  # fmt: skip
         if scored:
@@ -136,7 +136,7 @@ Factors = Mapping[str, tuple[Tensor, Tensor]]
 
 def change_of(base: Path, policy: Path) -> dict[str, Tensor]:
     """What fine-tuning has added to each projection, by module."""
-    before, after = load_file(base / smollm2.WEIGHTS), load_file(policy / smollm2.WEIGHTS)
+    before, after = load_file(base / smollm2.TENSORS), load_file(policy / smollm2.TENSORS)
     names = [name for name in before if name.endswith("_proj.weight")]
     return {name.removesuffix(".weight"): after[name].float() - before[name] for name in names}
 
@@ -169,9 +169,9 @@ def write_policy(folder: Path, base: Path, tensors: Mapping[str, Tensor]) -> Non
     """A model folder with these weights and all else of the base."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in base.iterdir():
-        if file.name not in (smollm2.WEIGHTS, smollm2.MADE):
+        if file.name not in (smollm2.TENSORS, smollm2.MADE):
             shutil.copy(file, folder / file.name)
-    save_file(dict(tensors), folder / smollm2.WEIGHTS, metadata={"format": "pt"})
+    save_file(dict(tensors), folder / smollm2.TENSORS, metadata={"format": "pt"})
 
 
 def chosen(scored: Sequence[Scored], full: Scored, ranks: Sequence[int]) -> int:

@@ -1,6 +1,7 @@
 """`python -m lab study`: the study on SmolLM2, what was predicted against what came out, from counts and exact KLs.
 
-`--docs docs` fills the tables of docs/findings.md and draws its picture; `--pages lab/pages` those of lab/pages/results/smollm2.md.
+`--docs docs` fills docs/findings.md and draws its pictures and the README's; `--readme README.md` fills its sentences; `--pages
+lab/pages` the tables of lab/pages/results/smollm2.md.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from lab.primaries import (
     holm,
 )
 from lab.room.command import LAB_PAGES
+from lab.room.exploratory import beyond, beyond_lines, headline, regression_table, repeated
 from lab.room.smollm2 import (
     COLUMNS,
     KS,
@@ -37,6 +39,7 @@ from lab.room.smollm2 import (
     Room,
     against_base,
     arms_table,
+    chance_of_room,
     complete_rooms,
     less_base,
     seeds_table,
@@ -58,6 +61,7 @@ MARGIN = 0.05
 """The difference in pass@32 that the protocol's predictions of endpoint 1 name."""
 FAILED, HELD, OPEN = "failed", "held", "cannot be told"
 LEVEL = 0.05
+RULE = "on these problems (Student's t over training seeds, the protocol's rule)"
 
 Judge = Callable[[Endpoint, float], str]
 """(endpoint, Holm's p) -> whether the prediction held."""
@@ -195,17 +199,27 @@ def hours_line(file: Path, room: Room) -> str:
 
 
 def tables_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
-    """The tables of the page of findings by their marks; the arms of a repetition are on the laboratory's page alone."""
-    arms = {f"arms {name}": arms_table(room).markdown() for name, room in rooms.items() if name in ROOMS}
-    return {"primaries": primaries_table(rooms, experiments).markdown(), **arms}
+    """The sentences and the table of the page of findings by their marks."""
+    return {"primaries": primaries_table(rooms, experiments).markdown(), **headlines_of(rooms, experiments)}
 
 
-def details_of(rooms: Mapping[str, Room]) -> dict[str, str]:
+def headlines_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
+    """The sentences on all training seeds of a repeated room by their mark; none without a repetition."""
+    whole = repeated(rooms).get("little room")
+    if whole is None:
+        return {}
+    return {"headline": headline(whole, beyond(whole, chance_of_room(experiments / ROOMS["little room"], whole)))}
+
+
+def details_of(rooms: Mapping[str, Room], experiments: Path = EXPERIMENTS) -> dict[str, str]:
     """The tables of the laboratory's page by their marks."""
-    tables = {}
+    tables = {"regression": regression_table(rooms).markdown()}
+    for name, room in repeated(rooms).items():
+        tables["beyond"] = beyond_lines(room, chance_of_room(experiments / ROOMS[name], room))
+        tables[f"arms {name}, all seeds"] = arms_table(room).markdown()
+        tables[f"less the base {name}, all seeds"] = against_base(room).markdown()
     for name, room in rooms.items():
-        if name in REPEATED:
-            tables[f"arms {name}"] = arms_table(room).markdown()
+        tables[f"arms {name}"] = arms_table(room).markdown()
         tables[f"less the base {name}"] = against_base(room).markdown()
         tables[f"k3 less k3_is {name}"] = as_trained(room).markdown()
         tables[f"runs {name}"] = seeds_table(room).markdown()
@@ -217,7 +231,9 @@ class Study(Command):
     """Print the study on SmolLM2: predictions and outcomes, every arm, every training run, from the stored counts."""
 
     docs: Path | None = None
-    """Fill the tables of findings.md under this folder and draw images/study.png and .svg, and copy images/room.svg."""
+    """Fill findings.md under this folder, draw images/study.png, study.svg and little_room.png, and copy images/room.svg."""
+    readme: Path | None = None
+    """Fill the sentences of this file."""
     pages: Path | None = None
     """Fill the tables of results/smollm2.md under this folder, as in lab/pages."""
     experiments: Path = EXPERIMENTS
@@ -228,9 +244,9 @@ class Study(Command):
         if not rooms:
             raise DataError(f"{self.experiments}: no room of the study is complete; nothing is judged before")
         complete_200_steps(self.experiments, session.note)
-        tables, details = tables_of(rooms, self.experiments), details_of(rooms)
+        tables, details = tables_of(rooms, self.experiments), details_of(rooms, self.experiments)
         for name, table in {**tables, **details}.items():
-            session.say(f"## {name}", "", table, "")
+            session.say(f"## {name}, {RULE}", "", table, "")
         for name, room in rooms.items():
             file = self.experiments / {**ROOMS, **REPEATED}[name] / COST
             if file.is_file():
@@ -238,13 +254,18 @@ class Study(Command):
         if self.pages is not None:
             where, text = remade(self.pages, DETAILS, details)
             where.write_text(text, encoding="utf-8")
+        if self.readme is not None:
+            where, text = remade(self.readme.parent, self.readme.name, headlines_of(rooms, self.experiments))
+            where.write_text(text, encoding="utf-8")
         if self.docs is not None:
-            from lab.figures.study import draw  # matplotlib
+            from lab.figures.study import draw, draw_first  # matplotlib
 
             where, text = remade(self.docs, PAGE, tables)
             where.write_text(text, encoding="utf-8")
             images = self.docs / "images"
             fresh = {room: rooms[name] for name, room in REPEATS.items() if name in rooms}
             draw(self.experiments, {name: room for name, room in rooms.items() if name in ROOMS}, images, fresh)
+            for name, room in repeated(rooms).items():
+                draw_first(room, chance_of_room(self.experiments / ROOMS[name], room), images)
             copyfile(LAB_PAGES / "images" / ROOM_LAW, images / ROOM_LAW)
         return 0

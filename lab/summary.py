@@ -19,14 +19,15 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import task_of
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_task
-from sage_rlvr.evaluation.kl import TokenKl
-from sage_rlvr.results.design import BASE
-from sage_rlvr.results.measurements import Measurements, SampledMeasurement
-from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.page import report_of
-from sage_rlvr.results.read import Results
+from sage_rlvr.results.read import read_results
+from sage_rlvr.results.summary import summary_of as numbers_of
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.sweeps.plan import SweepPlan, plan, write_record
+from sage_rlvr.verdicts.design import BASE
+from sage_rlvr.verdicts.findings import findings_of
+from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
+from sage_rlvr.verdicts.metric import REFERENCE
+from sage_rlvr.verdicts.results import Results
 
 SUMMARY = "summary.json"
 THE_BASE = "the base"
@@ -36,21 +37,9 @@ UNKNOWN = ("no_answer_frac", "cut_frac", "undecided_frac")
 NOTE = "Made from counts and exact KLs: versions, dates, warnings and training metrics of the runs are not known."
 
 
-@dataclass(frozen=True, eq=False)
-class StoredKl(TokenKl):
-    """An exact KL of which only the reverse one per token is known."""
-
-    value: float
-
-    @property
-    def per_token(self) -> float:
-        """As `TokenKl.per_token`."""
-        return self.value
-
-
 def results_of(experiment: Path) -> Results:
-    """The results of a complete sweep, from the files of its experiment. DataError where a policy of the design lacks any of its
-    samples, or its KL: nothing is judged before all are there."""
+    """The results of a complete sweep, from the files of its experiment, without the base at temperatures beyond the design.
+    DataError where a policy of the design lacks any of its samples, or its KL: nothing is judged before all are there."""
     lacking = [name for name in (DESIGN, COUNTS, KLS) if not (experiment / name).is_file()]
     if lacking:
         raise DataError(f"{experiment}: no {', '.join(lacking)}; give the folder of an experiment that has counts and exact KLs")
@@ -58,14 +47,15 @@ def results_of(experiment: Path) -> Results:
         sweep = plan(experiment / DESIGN, Path(folder))
         write_record(sweep)
         (Path(folder) / "runs").mkdir(exist_ok=True)
-        planned = Results.read(folder)
-    read, kls = Results.read(experiment / COUNTS), kls_of(experiment / KLS)
-    if fault := next(_faults(sweep, read.table.sampled().rows, kls), None):
+        planned = read_results(folder)
+    read, kls = read_results(experiment / COUNTS), kls_of(experiment / KLS)
+    sampled = [row for row in read.table.sampled().rows if not _added(sweep, row)]
+    if fault := next(_faults(sweep, sampled, kls), None):
         raise DataError(f"{experiment}: {fault}; nothing is judged before every policy of {DESIGN} is there as a whole")
     task = task_of(sweep.arms[0].config)
     rows = []
-    for row in read.table.sampled().rows:
-        kl = {} if row.seed is None else {THE_BASE: StoredKl({}, (), {}, kls[row.arm, row.seed])}
+    for row in sampled:
+        kl = {} if row.seed is None else {THE_BASE: kls[row.arm, row.seed]}
         rows.append(replace(row, chance=chance_of_task(task, row.problems), kls=kl))
     config = {"model": sweep.arms[0].config.model}
     complete = [{**run, "complete": True} for run in planned.design.facts["runs"]]
@@ -79,6 +69,12 @@ def results_of(experiment: Path) -> Results:
         k=read.k,
         notes=[*read.notes, NOTE],
     )
+
+
+def _added(sweep: SweepPlan, row: SampledMeasurement) -> bool:
+    """Whether a row is of the base at a temperature that was sampled after the design."""
+    spec = sweep.design.evaluate.samples
+    return row.arm == BASE and spec is not None and row.temperature not in (REFERENCE, *spec.base_temperatures)
 
 
 def _faults(sweep: SweepPlan, rows: Sequence[SampledMeasurement], kls: Mapping[tuple[str, int], float]) -> Iterator[str]:
@@ -109,8 +105,8 @@ def _name(arm: str, seed: int | None, temperature: float = REFERENCE) -> str:
 
 def summary_of(experiment: Path) -> dict[str, Any]:
     """The contents of summary.json."""
-    results = results_of(experiment)
-    summary: dict[str, Any] = report_of(results, brief=True)["summary"]
+    results = replace(results_of(experiment), fixed=True)  # as the protocols say, and as the stored summaries are
+    summary: dict[str, Any] = numbers_of(results, findings_of(results))
     for arm in results.design.facts["arms"]:
         summary["arms"][arm["name"]]["steps"] = arm["config"]["steps"]  # each run is complete
     for row in summary["sampled"]:

@@ -18,8 +18,11 @@ from sage_rlvr.plugins import VARIABLE
 from sage_rlvr.tasks.countdown import build_tokenizer
 from warm_policy import read as warm_weights
 
-settings.register_profile("shared", deadline=None)  # a loaded machine is slow, and no test is judged by its time
-settings.load_profile("shared")
+# "fixed" draws the same examples every time: what a stranger runs does not depend on luck. "fresh" draws others and keeps
+# in .hypothesis what it finds: `make test-fresh` asks for it. A loaded machine is slow, so no test is judged by its time.
+settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
 

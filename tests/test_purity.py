@@ -6,76 +6,98 @@ Imports are read with ast, those inside functions and under TYPE_CHECKING includ
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import json
 import re
 import subprocess
 import sys
-from importlib import metadata
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from sage_rlvr.cli.app import command_of
-from sage_rlvr.registry import HOMES, _written_in, contributed, registry_of
+from sage_rlvr.names import COMMANDS, PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sage_rlvr"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file as it is now: six tests read every module of the package."""
+    return tree_of(path.read_text(encoding="utf-8"))
+
+
+tree_of = functools.cache(ast.parse)
 
 # A part may import itself and the parts named here. A part names only parts above it: dependencies point one way.
 # A new part without a line fails the test, so that its place is decided knowingly.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "ids": set(),
+    "names": set(),
     "members": {"errors"},
     "process": set(),
     "paths": set(),
     "escaping": set(),
     "safe_io": {"errors"},
+    "verdicts": {"safe_io", "errors"},  # the ground floor: rows, readers, statistics and verdicts know nothing else of the package
     "runs": {"safe_io", "errors"},
-    "plugins": {"safe_io", "errors"},
-    "registry": {"plugins", "extras", "errors"},
-    "core": {"members", "registry", "errors"},
+    "plugins": {"process", "safe_io", "errors"},
+    "registry": {"names", "plugins", "extras", "errors"},
+    "core": {"ids", "members", "registry", "errors"},
     "methods": {"core", "registry", "errors"},
-    "verifiers": {"registry", "errors"},
-    "tasks": {"members", "paths", "plugins", "safe_io", "registry", "runs", "escaping", "verifiers", "errors"},
-    "stats": {"safe_io", "errors"},
+    "verifiers": {"process", "errors"},
+    "tasks": {
+        *("extras", "ids", "members", "paths", "plugins", "safe_io", "registry", "runs", "escaping", "verdicts", "verifiers"),
+        "errors",
+    },
     "recipes": {"paths", "plugins", "safe_io", "registry", "errors"},
-    "schema": {"plugins", "recipes", "registry", "errors"},
-    "testing": {"core", "schema", "errors"},
+    "schema": {"names", "plugins", "recipes", "registry", "errors"},
+    "testing": {"core", "ids", "schema", "errors"},
     "progress": {"escaping"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "models": {"plugins", "registry", "config", "core", "safe_io", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"extras", "plugins", "registry", "config", "core", "safe_io", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {
-        *("config", "core", "methods", "models", "paths", "plugins", "safe_io", "recipes", "runs", "stats", "tasks", "verifiers"),
-        "errors",
+        *("config", "core", "methods", "models", "paths", "plugins", "safe_io", "recipes", "runs", "tasks", "verdicts"),
+        *("verifiers", "extras", "ids", "errors"),
     },
     "evaluation": {
-        *("config", "core", "methods", "models", "progress", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
-        *("plugins", "safe_io", "escaping", "errors"),
+        *("config", "core", "methods", "models", "progress", "recipes", "runs", "verdicts", "tasks", "training", "verifiers"),
+        *("ids", "plugins", "safe_io", "escaping", "errors"),
     },
     "results": {
-        *("config", "evaluation", "extras", "models", "safe_io", "registry", "runs", "stats", "tasks", "escaping", "verifiers"),
+        *("config", "evaluation", "extras", "models", "safe_io", "registry", "runs", "verdicts", "tasks", "escaping", "verifiers"),
         "errors",
     },
-    "render": {"results", "runs", "stats", "escaping", "errors"},
+    "render": {"results", "runs", "verdicts", "escaping", "errors"},
+    "symptoms": {
+        *("config", "core", "evaluation", "models", "render", "safe_io", "verdicts", "tasks", "training", "verifiers", "extras"),
+        "errors",
+    },
     "sweeps": {
-        *("config", "core", "evaluation", "models", "process", "progress", "recipes", "render", "results", "runs", "stats"),
+        *("config", "core", "evaluation", "models", "process", "progress", "recipes", "render", "results", "runs", "verdicts"),
         *("paths", "plugins", "safe_io", "tasks", "training", "errors"),
     },
     "api": {
         *("config", "core", "evaluation", "sweeps", "models", "progress", "recipes", "registry", "render", "results"),
-        *("plugins", "safe_io", "runs", "stats", "tasks", "escaping", "training", "verifiers", "errors"),
+        *("plugins", "safe_io", "runs", "verdicts", "tasks", "escaping", "training", "verifiers", "extras", "errors"),
     },
     "cli": {
-        *("api", "config", "core", "evaluation", "sweeps", "models", "plugins", "progress"),
-        *("extras", "process", "safe_io", "recipes", "registry", "schema", "escaping"),
-        *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
+        *("api", "config", "core", "evaluation", "sweeps", "symptoms", "models", "plugins", "progress"),
+        *("extras", "names", "process", "safe_io", "recipes", "registry", "schema", "escaping"),
+        *("render", "results", "runs", "verdicts", "tasks", "training", "verifiers", "errors"),
     },
     "contrib": set(),  # all of the above, filled in below: nothing above has it
-    "trl": {"training"},
+    "trl": {"api", "symptoms", "training", "errors"},
     "verl": {"training", "process", "errors"},
     "__main__": {"cli"},
-    "__init__": {"api", "core", "extras", "methods", "registry", "tasks"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"api", "core", "extras", "methods", "names", "registry", "tasks"},  # the most lazily
 }
 
 LAYERS["contrib"] = set(list(LAYERS)[: list(LAYERS).index("contrib")])
@@ -84,6 +106,7 @@ LAYERS["contrib"] = set(list(LAYERS)[: list(LAYERS).index("contrib")])
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "ids": set(),
     "process": set(),
     "escaping": set(),
     "safe_io": {"numpy", "pyarrow"},
@@ -92,8 +115,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
-    "stats": {"numpy", "scipy", "yaml"},
-    "results": {"numpy", "pandas", "pyarrow"},  # pandas for data frames, pyarrow for Parquet and logs packed by Zstandard
+    "verdicts": {"numpy", "scipy", "yaml", "pyarrow"},  # pyarrow for logs packed by Zstandard
+    "results": {"numpy", "pandas"},
     "render": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
@@ -109,7 +132,7 @@ def part_of(path: Path) -> str:
 def imports_of(path: Path) -> set[str]:
     """Dotted names that a module imports, relative imports resolved."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -149,6 +172,18 @@ def test_a_module_imports_only_what_its_layer_may(path: Path):
         assert not heavy, f"{path.relative_to(ROOT)} imports {sorted(heavy)}, which {part} has no use for"
 
 
+# Inside `verdicts` too: functions of arrays know no rows, and readers know neither tables nor comparisons.
+FLOORS = {"stats": {"stats"}, "readers": {"readers", "stats.arrays", "chance"}}
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_statistics_and_readers_know_nothing_of_what_stands_on_them(floor: str):
+    for path in sorted((PACKAGE / "verdicts" / floor).rglob("*.py")):
+        names = {name.removeprefix("sage_rlvr.verdicts.") for name in imports_of(path) if name.startswith("sage_rlvr.verdicts.")}
+        forbidden = {name for name in names if not any(f"{name}.".startswith(f"{known}.") for known in FLOORS[floor])}
+        assert not forbidden, f"{path.relative_to(ROOT)} imports {sorted(forbidden)}"
+
+
 def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "core" / "guides").mkdir(parents=True)
@@ -161,14 +196,65 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert part_of(module) == "core"
 
 
+# ---- no circle, and one name for one thing
+
+def import_graph(package: Path) -> dict[str, set[str]]:
+    """Module -> modules of the package that it imports, lazy imports and those under TYPE_CHECKING included."""
+    names = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = {}
+    for module, path in names.items():
+        graph[module] = set()
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom):
+                imported = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in imported:
+                target = name if name in names else name.rpartition(".")[0]
+                if target in names and target != module:
+                    graph[module].add(target)
+    return graph
+
+
+def circle_in(graph: dict[str, set[str]]) -> tuple[str, ...]:
+    """A circle of imports, its first module repeated at its end; () if there is none."""
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as err:
+        return tuple(reversed(err.args[1]))
+    return ()
+
+
+def classes_of(path: Path) -> list[str]:
+    return [node.name for node in parsed(path).body if isinstance(node, ast.ClassDef)]
+
+
+def test_no_circle_of_imports():
+    assert circle_in(import_graph(PACKAGE)) == ()
+
+
+def test_a_circle_is_found_through_lazy_and_typing_imports(tmp_path: Path):
+    package = tmp_path / "pack"
+    (package / "low").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "low" / "__init__.py").write_text("def f():\n    from pack.b import g\n    return g\n")
+    (package / "b.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pack.low import f\n")
+    assert set(circle_in(import_graph(package))) == {"pack.b", "pack.low"}
+
+
+def test_no_two_public_classes_have_one_name():
+    names = Counter(name for path in MODULES for name in classes_of(path) if not name.startswith("_"))
+    assert not {name for name, times in names.items() if times > 1}
+
+
 # ---- contrib is below everything: parts of it are found by name, and never imported
 
-LISTED = metadata.Distribution.at(PACKAGE / "contrib").entry_points
-
-
 def reaches_into_contrib(path: Path) -> list[str]:
-    """Imports of contrib, and strings with the name of a module there; docstrings and comments may name them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """Imports of contrib, and strings with the name of a module there, which only names.py has; docstrings may name them."""
+    tree = parsed(path)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = [node.value for node in strings if id(node) not in docs and "sage_rlvr.contrib" in node.value]
@@ -176,7 +262,8 @@ def reaches_into_contrib(path: Path) -> list[str]:
 
 
 def test_nothing_outside_contrib_imports_it_or_names_its_modules():
-    found = {str(path.relative_to(PACKAGE)): reaches_into_contrib(path) for path in MODULES if part_of(path) != "contrib"}
+    outside = [path for path in MODULES if part_of(path) not in ("contrib", "names")]
+    found = {str(path.relative_to(PACKAGE)): reaches_into_contrib(path) for path in outside}
     assert not {name: uses for name, uses in found.items() if uses}
 
 
@@ -195,24 +282,31 @@ def test_what_reaches_into_contrib_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert reaches_into_contrib(module) == []
 
 
-def test_the_list_of_contrib_is_what_its_files_register():
-    """A part that no line lists is found only if its module was imported before: by chance."""
-    registries = {home.partition(":")[2]: kind for kind, home in HOMES.items()}
-    parts = {(entry.group, entry.name) for entry in LISTED if entry.group != "sage_rlvr.commands"}
-    written = {
-        (f"sage_rlvr.{kind}s", name)
-        for path in sorted((PACKAGE / "contrib").rglob("*.py"))
-        for registry, kind in registries.items()
-        for name, _ in _written_in(path, registry)
-    }
-    assert written and parts == written
+REGISTERED = """
+import importlib, json, sys
+from sage_rlvr.names import REGISTRIES
+from sage_rlvr.registry import registry_of
+for module in json.loads(sys.argv[1]):
+    importlib.import_module(module)
+homes = {kind: {n: f"{p.__module__}:{p.__qualname__}" for n, p in registry_of(kind)._parts.items()} for kind in REGISTRIES}
+print(json.dumps(homes))
+"""
 
 
-@pytest.mark.parametrize("entry", LISTED, ids=lambda entry: f"{entry.group}.{entry.name}")
-def test_every_line_of_the_list_leads_to_the_part(entry: metadata.EntryPoint):
-    kind = entry.group.removeprefix("sage_rlvr.").removesuffix("s")
-    assert contributed(kind)[entry.name] == entry.value  # the text is read without importlib.metadata
-    assert (command_of(entry.name) if kind == "command" else registry_of(kind)[entry.name]) is entry.load()
+def test_the_table_of_names_is_what_the_package_registers():
+    """A part without a line is found only if its module was imported before: by chance."""
+    files = [path for path in MODULES if re.search(r"^@[A-Z_]+\.register", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    assert len(modules) > 60
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n{REGISTERED}"
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(modules)], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == PARTS
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_of_the_table_is_there(words: str):
+    module, _, name = COMMANDS[words].partition(":")
+    assert command_of(words) is getattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize("module", ["sage_rlvr", "sage_rlvr.tasks", "sage_rlvr.cli.app", "sage_rlvr.methods"])
@@ -222,6 +316,24 @@ def test_importing_it_imports_nothing_of_contrib(module: str):
     assert not [name for name in loaded if name.startswith("sage_rlvr.contrib")]
 
 
+# ---- the verifiers are a ground floor
+
+
+def statements(path: Path) -> int:
+    """Statements of a file without docstrings."""
+    texts = {id(n) for n in ast.walk(parsed(path)) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    return sum(isinstance(node, ast.stmt) and id(node) not in texts for node in ast.walk(parsed(path)))
+
+
+def test_a_reward_loads_its_verifier_and_no_more_of_the_package():
+    """TRL's trainers import `math_reward`. The ceiling moves by an issue only."""
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); from sage_rlvr.verifiers.rewards import math_reward"
+    code += "; print(*(m.__file__ for name, m in sys.modules.items() if name.split('.')[0] == 'sage_rlvr'))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {part_of(Path(file)) for file in loaded} == {"__init__", "names", "errors", "verifiers"}
+    assert sum(statements(Path(file)) for file in loaded) <= 1500
+
+
 # ---- the laboratory stands outside
 
 LABORATORY = re.compile(r"(?<![\w./])lab/|python -m lab\b")
@@ -229,7 +341,7 @@ LABORATORY = re.compile(r"(?<![\w./])lab/|python -m lab\b")
 
 def of_the_laboratory(path: Path) -> list[str]:
     """Imports of lab, and strings with a path in lab/ or its command; docstrings and comments may name them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = [node.value for node in strings if id(node) not in docs and LABORATORY.search(node.value)]
@@ -252,20 +364,16 @@ def test_what_reaches_for_the_laboratory_is_seen(tmp_path: Path, monkeypatch: py
 
 # ---- the page is drawn from values
 
-DRAWS = {  # what report may have of the floors below, by module; of statistics it has types alone
-    "results": {"Results"},
-    "results.page": {"report_of"},
-    "results.page.scores": {"Band", "Line"},
-    "results.page.training": {"TRAINING"},
-    "results.tables": {"Table", "frame_of"},
-    "results.row_text": {"End"},
+DRAWS = {  # what report may have of the floors below, by module; of verdicts it has types alone
+    "results.read": {"read_results"},
+    "results.report": {"report_of"},
+    "results.page.scores": {"Band", "Drawn", "Line"},
+    "results.tables": {"TRAINING", "Table", "frame_of"},
+    "verdicts.row_text": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"suggest"},
     "escaping": {"escaped", "visible"},
-    "stats.curves": {"CurveComparison"},
-    "stats.frontier": {"FrontierPoint", "GapCurve"},
-    "stats.intervals": {"Interval"},
-    "stats.passk": {"Floats"},
+    "verdicts.stats.arrays": {"Floats"},
 }
 REACHES = {"records", "exact", "stores", "counts", "logps", "design", "metrics", "read_bytes", "iterdir"}
 """Attributes of `Results`, of records, of runs and of folders."""
@@ -274,8 +382,7 @@ REACHES = {"records", "exact", "stores", "counts", "logps", "design", "metrics",
 def reached(path: Path) -> tuple[set[str], int]:
     """What a module of report takes beyond `DRAWS` and `REACHES`, and how often it reads results."""
     found, read = set(), 0
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    of_results = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "read"]
+    tree = parsed(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.startswith("sage_rlvr")}
@@ -285,9 +392,8 @@ def reached(path: Path) -> tuple[set[str], int]:
                 found |= {f"{module}.{alias.name}" for alias in node.names if alias.name not in DRAWS.get(module, ())}
         elif isinstance(node, ast.Attribute) and node.attr in REACHES:
             found.add(f".{node.attr}")
-        elif isinstance(node, ast.Name) and node.id == "Results":
+        elif isinstance(node, ast.Name) and node.id == "read_results":
             read += 1
-            found |= {"Results"} if node not in of_results else set()
     return found, read
 
 
@@ -297,12 +403,21 @@ def test_the_page_is_drawn_from_values_and_reads_results_once():
     assert sum(read for _, read in modules.values()) == 1
 
 
+def test_the_layout_of_the_page_reads_the_summary_alone():
+    measured = {f"sage_rlvr.verdicts.{name}" for name in ("results", "findings", "record", "measurements", "sources", "verdict")}
+    of_results = tuple(f"sage_rlvr.{name}" for name in ("results.details", "results.read", "results.summary", "evaluation", "runs"))
+    for path in (PACKAGE / "results" / "page").glob("*.py"):
+        found = imports_of(path)
+        assert not found & measured and not [name for name in found if name.startswith(of_results)], path.name
+
+
 def test_what_reaches_past_the_values_is_seen(tmp_path: Path):
     module = tmp_path / "one.py"
-    module.write_text("from sage_rlvr.results import Results, Run\n\ndef f(results: Results):\n    return results.records\n")
-    assert reached(module) == ({"results.Run", ".records", "Results"}, 1)
-    module.write_text("def f():\n    from sage_rlvr.evaluation.record import load_record\n    import sage_rlvr.stats\n")
-    assert reached(module) == ({"evaluation.record.load_record", "sage_rlvr.stats"}, 0)
+    lines = ("from sage_rlvr.results.read import digest_of, read_results", "records = read_results('runs').records")
+    module.write_text("\n".join(lines))
+    assert reached(module) == ({"results.read.digest_of", ".records"}, 1)
+    module.write_text("def f():\n    from sage_rlvr.evaluation.record import load_record\n    import sage_rlvr.verdicts.stats\n")
+    assert reached(module) == ({"evaluation.record.load_record", "sage_rlvr.verdicts.stats"}, 0)
 
 
 @pytest.mark.slow
@@ -326,5 +441,5 @@ def test_the_contributing_page_names_every_folder_of_the_package():
 
 
 def test_every_module_says_what_it_is():
-    silent = [str(p.relative_to(ROOT)) for p in MODULES if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
+    silent = [str(p.relative_to(ROOT)) for p in MODULES if not ast.get_docstring(parsed(p))]
     assert not silent

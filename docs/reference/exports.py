@@ -41,23 +41,10 @@ def definition(found: Found | None) -> griffe.Object | None:
 
 
 def names_of(module: griffe.Module) -> list[str]:
-    """`__all__`, and the parts that the package gathers into it when it is imported, which its text does not say."""
+    """`__all__`; all that a module without it defines."""
     if module.exports is None:
         return [name for name, member in module.members.items() if not (member.is_alias or member.is_module or name[0] == "_")]
-    if "PARTS" in module.members:
-        source = definition(module.members["PARTS"]).parent
-        for name, member in list(source.members.items()):
-            found = definition(member if member.is_alias else member.members.get(name))  # or a file of its function's name
-            if found is not None and found.path.startswith(f"{source.path}.") and gathered(found):
-                module.set_member(name, griffe.Alias(name, found, parent=module))
-                module.exports.append(name)
     return list(dict.fromkeys(map(str, module.exports)))
-
-
-def gathered(found: griffe.Object) -> bool:
-    """Whether it is registered as a guide or a method."""
-    written = [str(one.value) for one in found.decorators] if found.is_class or found.is_function else []
-    return any(text.startswith(("GUIDES.register", "METHODS.register")) for text in written)
 
 
 def mark(module: griffe.Module, name: str, own: bool, shown: set[str]) -> None:

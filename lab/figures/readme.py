@@ -17,6 +17,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from sage_rlvr.render.style import looks
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import WORLDS
 
@@ -24,12 +25,9 @@ ROOT = Path(__file__).parents[2]
 SUMMARY = ROOT / "lab" / "experiments" / "2026-11-21_table1" / "summary.json"
 OUT = ROOT / "docs" / "images"
 KS = (1, 8, 64, 256)
-ARMS = {  # arm of the summary: label, color (Okabe and Ito's palette, readable by the color-blind), marker
-    "base": ("base", "#000000", "o"),
-    "no_kl": ("GRPO, no KL", "#D55E00", "s"),
-    "grpo": ("GRPO", "#0072B2", "^"),
-    "sage_branch": ("SAGE-Branch", "#CC79A7", "D"),
-}
+LABELS = {"base": "base", "no_kl": "GRPO, no KL", "grpo": "GRPO", "sage_branch": "SAGE-Branch"}
+ARMS = {arm: (LABELS[arm], look.color, look.marker) for arm, look in looks(LABELS).items()}
+"""Arm of the summary: label, color and marker, those of the page that the demo writes."""
 FLOOR = "#777777"
 
 

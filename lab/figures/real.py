@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 
 from lab.figures.readme import ARMS, FLOOR, OUT
 from sage_rlvr.results.page.scores import chance_line
-from sage_rlvr.results.summary_io import read_summary
+from sage_rlvr.verdicts.summary_io import read_summary
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "2026-11-27_demo_smollm2"
 LINE = 0.03
@@ -64,10 +64,10 @@ def curves(axes: Axes, summary: Mapping[str, Any]) -> None:
         axes.fill_between(*floor, color=FLOOR, alpha=0.15, linewidth=0)
         axes.plot(*floor, color=FLOOR, linestyle="--", label="uniform guesser (chance)")
     for row in colder:
-        axes.plot(*curve(row), color="#000000", alpha=0.45, linewidth=0.8, linestyle=":")
+        axes.plot(*curve(row), color=ARMS["base"][1], alpha=0.45, linewidth=0.8, linestyle=":")
     for (k, value), text in ends_of(colder):
         axes.annotate(text, (k, value), (7, -3), textcoords="offset points", fontsize=7)
-    axes.plot([], [], color="#000000", alpha=0.45, linewidth=0.8, linestyle=":", label="base at lower T")
+    axes.plot([], [], color=ARMS["base"][1], alpha=0.45, linewidth=0.8, linestyle=":", label="base at lower T")
     for row, (label, color, marker) in [(base, ARMS["base"]), *arms(summary)]:
         axes.plot(*curve(row), color=color, marker=marker, markersize=5, label=label)
     ks, _ = curve(base)
@@ -81,7 +81,7 @@ def plane(axes: Axes, summary: Mapping[str, Any], k: int) -> None:
     """pass@k against pass@1: the base at its temperatures as a line, the arms as marks."""
     rows = of_base(summary)
     x, y = ([row["pass"][str(n)]["value"] for row in rows] for n in (1, k))
-    axes.plot(x, y, color="#000000", marker="o", markersize=4, linewidth=1)
+    axes.plot(x, y, color=ARMS["base"][1], marker="o", markersize=4, linewidth=1)
     for row, at in zip(rows, zip(x, y, strict=True), strict=True):
         axes.annotate(f"T = {row['temperature']:g}", at, (-4, -10), textcoords="offset points", ha="right", fontsize=7)
     for row, (_, color, marker) in arms(summary):

@@ -11,20 +11,17 @@ import matplotlib
 
 matplotlib.use("Agg")
 import numpy as np
-import yaml
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from lab.figures.readme import FLOOR
-from lab.primaries import ARM, BASE, DESIGN, RIVALS, K
-from lab.room.smollm2 import ROOMS, Room, score, together
-from sage_rlvr.config import build
-from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.chance import chance_of_task
-from sage_rlvr.results.readers import CountTable
-from sage_rlvr.stats.comparison import control_error
-from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.tasks.chance import Chance
+from lab.primaries import ARM, BASE, RIVALS, K
+from lab.room.exploratory import FEW
+from lab.room.smollm2 import ROOMS, Room, chance_of_room, score, together
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.readers import CountTable
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.stats.paired import control_error
 
 KS = (1, 2, 4, 8, 16, 32, 64)
 STYLES = {  # label on the picture, color (Okabe and Ito's palette, readable by the color-blind), marker
@@ -33,15 +30,6 @@ STYLES = {  # label on the picture, color (Okabe and Ito's palette, readable by 
     RIVALS[1]: ("GRPO, k3_is, beta 0.05", "#E69F00", "D"),
 }
 BLACK = "#000000"
-
-
-def chance_of_room(folder: Path, room: Room) -> Chance:
-    """pass@k of a guesser that draws well-formed expressions uniformly, on the problems of the room."""
-    tree = yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))
-    chance = chance_of_task(build("task", tree["base"]["task"]), sorted(room.counts[BASE, None, 1.0].problems))
-    if chance is None:
-        raise DataError(f"{folder}: the task of {DESIGN} has no chance floor on the problems of the counts")
-    return chance
 
 
 def base_bar(policy: CountTable, k: int) -> float:
@@ -59,7 +47,7 @@ def curves(axes: Axes, room: Room, chance: Chance) -> None:
     ks = np.arange(1, max(KS) + 1)
     floor = [chance.at(int(k)) for k in ks]
     axes.fill_between(ks, floor, color=FLOOR, alpha=0.15, linewidth=0)
-    axes.plot(ks, floor, color=FLOOR, linestyle="--", label="uniform guesser (chance)")
+    axes.plot(ks, floor, color=FLOOR, linestyle="--", label="a guesser")
     for t, base in room.bases().items():
         values = [score(base, k) for k in KS]
         if t == 1:
@@ -152,4 +140,52 @@ def _draw(experiments: Path, rooms: Mapping[str, Room], out: Path, fresh: Mappin
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "study.svg", metadata={"Date": None})
     figure.savefig(out / "study.png", dpi=150)
+    plt.close(figure)
+
+
+def draw_first(room: Room, chance: Chance, out: Path) -> None:
+    """Draw the README's picture into a folder, little_room.png: GRPO with k3 beside the base at every temperature. Left pass@k
+    against k, right pass@8 against pass@1."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), layout="constrained")
+    color, bases, runs = STYLES[ARM][1], room.bases(), room.runs(ARM)
+    ks = np.arange(1, max(KS) + 1)
+    floor = [chance.at(int(k)) for k in ks]
+    left.fill_between(ks, floor, color=FLOOR, alpha=0.15, linewidth=0, label="a guesser")
+    for t, base in bases.items():
+        if t == 0:
+            continue  # greedy: one completion, whatever k
+        first = t == 1
+        left.plot(KS, [score(base, k) for k in KS], color=BLACK, linewidth=1.6 if first else 0.9, linestyle="-" if first else ":")
+        place = (5, {0.4: 2, 0.3: -8}.get(t, -3))  # these two end at one height
+        left.annotate(f"T = {t:g}", (KS[-1], score(base, KS[-1])), place, textcoords="offset points", fontsize=8)
+    left.plot([], [], color=BLACK, linewidth=1.6, label="untrained, T = 1")
+    left.plot([], [], color=BLACK, linewidth=0.9, linestyle=":", label="untrained, colder")
+    found = [seed_interval([score(run, k) for run in runs]) for k in KS]
+    left.fill_between(KS, [one.low for one in found], [one.high for one in found], color=color, alpha=0.2, linewidth=0)
+    left.plot(KS, [one.value for one in found], color=color, marker="^", markersize=5, label="after RL (GRPO), T = 1")
+    left.set_xscale("log", base=2)
+    left.set_xticks(KS, list(map(str, KS)))
+    left.set(xlabel="samples per problem, k", ylabel="pass@k", ylim=(0, 1), xlim=(1, 100), title="RL narrowed at large k")
+    left.legend(loc="upper left", fontsize=8, frameon=False)
+    x, y = ([score(base, k) for base in bases.values()] for k in (1, FEW))
+    right.errorbar(
+        x, y, xerr=[base_bar(base, 1) for base in bases.values()], yerr=[base_bar(base, FEW) for base in bases.values()],
+        color=BLACK, marker="o", markersize=4, linewidth=1, elinewidth=0.6,
+    )  # fmt: skip
+    for t, spot in zip(bases, zip(x, y, strict=True), strict=True):
+        place, side = ((-8, 8), "center") if t > 0.3 else ((-7, -10), "right")
+        right.annotate(f"T = {t:g}", spot, place, textcoords="offset points", ha=side, fontsize=8)
+    one, many = (seed_interval([score(run, k) for run in runs]) for k in (1, FEW))
+    right.errorbar(
+        one.value, many.value, xerr=bar(one), yerr=bar(many), color=color, marker="^", markersize=9, linewidth=1.2,
+        markeredgecolor="white",
+    )  # fmt: skip
+    right.annotate("after RL", (one.value, many.value), (8, 8), textcoords="offset points", color=color, fontsize=9)
+    right.margins(0.16)
+    right.set(xlabel="pass@1", ylabel=f"pass@{FEW}", title="and learned: the line is the untrained model")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.title.set_size(10)
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / "little_room.png", dpi=130)
     plt.close(figure)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.row_text import end_of
 from sage_rlvr.safe_io import read_json
-from sage_rlvr.stats.comparison import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
-from sage_rlvr.stats.intervals import Interval
-from sage_rlvr.stats.laws import t_ppf, t_sf
-from sage_rlvr.stats.power import detectable_up_to
+from sage_rlvr.verdicts.row_text import end_of
+from sage_rlvr.verdicts.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.laws import t_ppf, t_sf
+from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
+from sage_rlvr.verdicts.stats.power import detectable_up_to
 
 SEEDS = 5
 PLUS, NO_KL, WITHOUT_KL = " + ", " (no KL)", " w/o KL"  # in the names of arms

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.register.runs import DIGITS, Count, Entry, One, count, differences, entries, spans, taken_over
-from sage_rlvr.results.read import K
-from sage_rlvr.results.row import Row
 from sage_rlvr.results.tables import NONE, Table, table
-from sage_rlvr.stats.comparison import against_itself
+from sage_rlvr.verdicts.results import K
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.stats.paired import against_itself
 
 RELABELED = (1, 8, K)
 STATED, LOW = 0.95, 0.8  # the level of each comparison; a share of ties below this is named

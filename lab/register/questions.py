@@ -29,15 +29,17 @@ from pathlib import Path
 from sage_rlvr.config import decode
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.recipes import read
-from sage_rlvr.results import Design, Results, Row, compare
-from sage_rlvr.results import Question as Asked
-from sage_rlvr.results.comparisons import answering
-from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.row_text import End
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.tables import NOT_RUN, Table, table
-from sage_rlvr.stats.comparison import p_text, signed
-from sage_rlvr.stats.intervals import Interval
-from sage_rlvr.stats.laws import t_ppf
+from sage_rlvr.verdicts.comparisons import answering, compare
+from sage_rlvr.verdicts.design import Design
+from sage_rlvr.verdicts.design import Question as Asked
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.row_text import End
+from sage_rlvr.verdicts.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.laws import t_ppf
+from sage_rlvr.verdicts.stats.paired import p_text, signed
 
 RULE = (
     "The answer is that of the seeds that were run for the question, by its own interval, uncorrected. One of: how many tests were "
@@ -139,7 +141,7 @@ class _Set:
 
     @classmethod
     def read(cls, folder: Path) -> _Set:
-        results = Results.read(folder)
+        results = read_results(folder)
         return cls(folder=folder, design=results.design, rows=tuple(compare(results)))
 
     @property

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.results import Results, compare
-from sage_rlvr.results.row import Row
+from sage_rlvr.results.read import read_results
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.sweeps.controls import PlannedArm
 from sage_rlvr.sweeps.design import DesignSpec, load_design
 from sage_rlvr.sweeps.resolve import resolve
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row import Row
 
 DIGITS = 12  # of a hash
 
@@ -92,7 +94,7 @@ def entries(results: Path, designs: Mapping[str, Path]) -> list[Entry]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # what a method warns of is told where it is run
             arms, _ = resolve(design, path)
-        stored = Results.read(results / name) if name in summaries else None
+        stored = read_results(results / name) if name in summaries else None
         found.append(
             Entry(name=name, sha256=file_sha256(path)[:DIGITS], design=design, arms=tuple(arms), results=stored)
         )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sage_rlvr.stats.laws import beta_ppf
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.laws import beta_ppf
 
 GRID = (np.arange(64) + 0.5) / 64  # quantiles at which a beta law is read
 COLDER = 0.5  # the temperature of the tempered base

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.laws import chi2_ppf
-from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.laws import chi2_ppf
+from sage_rlvr.verdicts.stats.passk import pass_at_k
 
 PACKAGE, VERSION = "remax-rl", "0.1.1"
 INSIDE = Path("_assets", "evidence", "verified_samples_completed_cohort.jsonl.gz")

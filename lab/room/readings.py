@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.room.base import facts
 from lab.room.cohort import Cohort, pass_at
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lab.room.cohort import DOMAINS, METHODS, MODELS
+import numpy as np
+
+from lab.room.cohort import DOMAINS, FAMILIES, METHODS, MODELS
+from lab.room.slopes import slope_of
 from sage_rlvr.results.tables import Table
 
 
@@ -167,7 +170,19 @@ def slopes_of(found: Mapping[str, Any]) -> Table:
             (family, one["reading"], str(one["k"]), f"{one['slope']:+.2f}", ends(one["low"], one["high"]), one["over"])
             for one in slopes
         ]
-    return Table(header=("methods", "reading", "k", "slope", "95 %", "over"), rows=tuple(rows))
+    within = ", ".join(f"{family} {within_domains(found, family):+.2f}" for family in FAMILIES)
+    note = f"Within domains, each less its domain's means, the slope as read is: {within}."
+    return Table(header=("methods", "reading", "k", "slope", "95 %", "over"), rows=tuple(rows), notes=(note,))
+
+
+def within_domains(found: Mapping[str, Any], family: str) -> float:
+    """The slope of the change on the room over the settings of a family, room and change less the means of their domain."""
+    own = [one for one in found["settings"] if one["method"] in FAMILIES[family]]
+    domains = np.array([one["domain"] for one in own])
+    both = np.array([(1 - one["base"], one["change"]) for one in own])
+    for domain in np.unique(domains):
+        both[domains == domain] -= both[domains == domain].mean(axis=0)
+    return slope_of(both[:, 0], both[:, 1])
 
 
 def skill_of(skill: Mapping[str, Any], k: int) -> Table:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
 
 Mask = NDArray[np.bool_]
 

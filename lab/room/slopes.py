@@ -12,8 +12,8 @@ import numpy as np
 
 from lab.room.base import probabilities, tempered
 from lab.room.cohort import Cohort, pass_at
-from sage_rlvr.stats.intervals import seed_interval
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.intervals import seed_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,15 @@ import yaml
 
 from lab.primaries import ARM, BASE, COUNTS, DESIGN, KLS, RIVALS, kls_of
 from lab.room.worlds import EXPERIMENTS
+from sage_rlvr.config import build
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.readers import CountTable, read_evaluation
+from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.tables import Table
-from sage_rlvr.stats.comparison import PairedDifference, paired_seed_counts
-from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.readers import CountTable, read_evaluation
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.stats.paired import PairedDifference, paired_seed_counts
+from sage_rlvr.verdicts.stats.passk import pass_at_k
 
 ROOMS = {"much room": "2026-11-27_smollm2_much_room", "little room": "2026-11-27_smollm2_little_room"}
 """Name in the picture -> folder under lab/experiments."""
@@ -38,11 +41,12 @@ class IncompleteRoom(DataError):
 @dataclass(frozen=True)
 class Room:
     """The policies of a complete room, all on the same problems in the same order. seeds: the training seeds of its design; kls:
-    (arm, training seed) -> exact reverse KL to the base, nats per token."""
+    (arm, training seed) -> exact reverse KL to the base, nats per token; forward: the same of the forward KL."""
 
     seeds: list[int]
     counts: Mapping[Policy, CountTable]
     kls: Mapping[tuple[str, int], float]
+    forward: Mapping[tuple[str, int], float]
 
     def runs(self, arm: str) -> list[CountTable]:
         """Counts of an arm at T = 1, one per training seed."""
@@ -91,7 +95,17 @@ def read_room(folder: Path) -> Room:
     for policy, table in counts.items():
         if sorted(table.problems) != problems:
             raise DataError(f"{folder / COUNTS}: {policy} has other problems than the base; evaluate all policies on one set")
-    return Room(seeds, {policy: table.ordered(problems) for policy, table in counts.items()}, kls)
+    in_order = {policy: table.ordered(problems) for policy, table in counts.items()}
+    return Room(seeds, in_order, kls, kls_of(folder / KLS, "forward"))
+
+
+def chance_of_room(folder: Path, room: Room) -> Chance:
+    """The guessers of the room's task on the problems of the room. folder: of the room's design."""
+    tree = yaml.safe_load((folder / DESIGN).read_text(encoding="utf-8"))
+    chance = chance_of_task(build("task", tree["base"]["task"]), sorted(room.counts[BASE, None, 1.0].problems))
+    if chance is None:
+        raise DataError(f"{folder}: the task of {DESIGN} has no chance floor on the problems of the counts")
+    return chance
 
 
 def score(policy: CountTable, k: int) -> float:
@@ -106,15 +120,16 @@ def together(first: Room, fresh: Room) -> Room:
     alike = one.problems == other.problems and np.array_equal(one.n, other.n) and np.array_equal(one.c, other.c)
     if not alike or set(first.seeds) & set(fresh.seeds):
         raise DataError("the two rooms differ in the counts of the base, or share a training seed; they are not one room repeated")
-    return Room(first.seeds + fresh.seeds, {**fresh.counts, **first.counts}, {**fresh.kls, **first.kls})
+    counts, kls = {**fresh.counts, **first.counts}, {**fresh.kls, **first.kls}
+    return Room(first.seeds + fresh.seeds, counts, kls, {**fresh.forward, **first.forward})
 
 
 def less_base(runs: Sequence[CountTable], base: CountTable, k: int) -> PairedDifference:
-    """pass@k of runs less that of the base: interval and p over training seeds, with the noise of the base's samples, which all
-    runs share (as `sage-rlvr compare`)."""
+    """pass@k of runs less that of the base on these problems, the protocol's own rule: interval and p over training seeds, with the
+    noise of the base's samples, which all runs share (as `sage-rlvr compare --fixed-problems`)."""
     n = np.stack([run.n for run in runs])
     c = np.stack([run.c for run in runs])
-    return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n)
+    return paired_seed_counts(n, c, base.c[None, :], k, n_b=base.n, fixed=True)
 
 
 def complete_rooms(

@@ -27,8 +27,8 @@ from lab.room.slopes import Slope, halves, over_groups, quantiles, simulated, un
 from lab.room.smollm2 import smollm2_arms
 from lab.room.worlds import own_arms
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.intervals import seed_interval
-from sage_rlvr.stats.passk import Floats, Ints
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.intervals import seed_interval
 
 SEED = 20_261_126
 

@@ -11,7 +11,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from scipy import stats
 
 from lab.hull import CELLS, error_rates
 from lab.hull_samples import samples_table
-from sage_rlvr.stats.comparison import PairedDifference, holm, paired, paired_seed_counts, paired_seeds
-from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
-from sage_rlvr.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
-from sage_rlvr.stats.hull import above_hull, compare_hull, on_hull
-from sage_rlvr.stats.intervals import (
+from sage_rlvr.verdicts.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
+from sage_rlvr.verdicts.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
+from sage_rlvr.verdicts.stats.hull import above_hull, compare_hull, on_hull
+from sage_rlvr.verdicts.stats.intervals import (
     bootstrap_sees,
     column_intervals,
     difference_reach,
@@ -35,8 +34,9 @@ from sage_rlvr.stats.intervals import (
     share_limits,
     third_moment,
 )
-from sage_rlvr.stats.leash import leash_discoveries
-from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k
+from sage_rlvr.verdicts.stats.leash import leash_discoveries
+from sage_rlvr.verdicts.stats.paired import PairedDifference, holm, paired, paired_seed_counts, paired_seeds
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k, pass_at_k
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -193,7 +193,7 @@ def coverage_seeds(times: int = 400, problems: int = 60) -> dict[tuple[int, str]
             held = []
             for _ in range(times):
                 a, b = (_unbiased(*ks)[rng.binomial(SAMPLES, _runs(p, seeds, rng))] for p in (home, away))
-                held.append(_band_holds(a, b, ks, truth, seeds_curve))
+                held.append(_band_holds(a, b, ks, truth, partial(seeds_curve, fixed=True)))
             out[seeds, world.name] = float(np.mean(held))
     return out
 
@@ -250,9 +250,9 @@ def relabelled(seeds: int, times: int = 400, problems: int = 60, samples: int = 
 
 
 RULES: Mapping[str, Callable[[Floats, Floats], bool]] = {
-    "methods: paired_seeds": lambda a, b: paired_seeds(a, b).outcome == "better",
+    "methods: paired_seeds": lambda a, b: paired_seeds(a, b, fixed=True).outcome == "better",
     "methods: P(A > B) above 1/2": lambda a, b: (
-        probability_of_improvement(a, b, over="training seeds").outcome == "better"
+        probability_of_improvement(a, b, over="training seeds", fixed=True).outcome == "better"
     ),
 }
 
@@ -284,8 +284,8 @@ def coverage_seed_counts(seeds: int, once: bool, times: int = 400, problems: int
 
 
 COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], PairedDifference]] = {
-    "Student alone": lambda a, b, k: paired_seeds(*np.broadcast_arrays(_unbiased(k)[a], _unbiased(k)[b])),
-    "paired_seed_counts": lambda a, b, k: paired_seed_counts(SAMPLES, a, b, k),
+    "Student alone": lambda a, b, k: paired_seeds(*np.broadcast_arrays(_unbiased(k)[a], _unbiased(k)[b]), fixed=True),
+    "paired_seed_counts": lambda a, b, k: paired_seed_counts(SAMPLES, a, b, k, fixed=True),
 }
 
 

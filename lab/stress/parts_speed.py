@@ -30,10 +30,11 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods import METHODS
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import Table
-from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.training.buffer import fill, numbered
+from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
+from sage_rlvr.training.replay import numbered
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
 
 WANTED = 1.05
 SETTINGS: dict[str, dict[str, Any]] = {"erank": {"stride": 4}}
@@ -79,7 +80,7 @@ def own_parts(method: Method, other: Method) -> str:
     return " + ".join(found + ([type(method.anchor.guide).__name__] if guide and method.anchor else []))
 
 
-def side(loop: Loop, method: Method) -> Loop:
+def side(loop: TrainState, method: Method) -> TrainState:
     """The loop with another method, its parts at their start, its buffer filled."""
     numbers = {} if method.buffer is None else numbered(loop.problems)
     twin = replace(loop, method=method, parts=method.start(), numbers=numbers, initial=loop.policy)
@@ -87,13 +88,13 @@ def side(loop: Loop, method: Method) -> Loop:
     return twin
 
 
-def seconds(loop: Loop, step: int) -> float:
+def seconds(loop: TrainState, step: int) -> float:
     began = time.process_time()
     train_step(loop, step)
     return time.process_time() - began
 
 
-def timed(name: str, method: Method, loop: Loop, repeats: int) -> Timed:
+def timed(name: str, method: Method, loop: TrainState, repeats: int) -> Timed:
     """Pairs of steps, the first of them left out: it warms both sides up."""
     other = neutral(method)
     ours, theirs = side(loop, method), side(loop, other)

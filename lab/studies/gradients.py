@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,17 +19,22 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.training.loop import train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 
 class Tap(Surrogate):
     """A surrogate that also keeps its log-ratios, in the graph."""
 
+    equation = property(attrgetter("inner.equation"))
+    legend = property(attrgetter("inner.legend"))
+    ascends = property(attrgetter("inner.ascends"))
+    needs = property(attrgetter("inner.needs"))
+    sees_batch = property(attrgetter("inner.sees_batch"))
+    reads_labels = property(attrgetter("inner.reads_labels"))
+
     def __init__(self, inner: Surrogate) -> None:
         self.inner, self.log_ratios = inner, torch.zeros(0)
-        self.equation, self.legend, self.ascends = inner.equation, inner.legend, inner.ascends
-        self.needs, self.sees_batch, self.reads_labels = inner.needs, inner.sees_batch, inner.reads_labels
 
     def __call__(self, log_ratios: Tensor, *more: Any) -> Any:
         self.log_ratios = log_ratios
@@ -47,10 +53,12 @@ class Tokens:
 class Watched(Reduction):
     """A reduction that also keeps the `Tokens` of each update."""
 
+    equation = property(attrgetter("inner.equation"))
+    divisor = property(attrgetter("inner.divisor"))
+
     def __init__(self, inner: Reduction, tap: Tap) -> None:
         self.inner, self.tap = inner, tap
         self.updates: list[Tokens] = []
-        self.equation, self.divisor = inner.equation, inner.divisor
 
     def budget(self, mask: Tensor, max_tokens: int | None = None) -> float:
         """That of the reduction that it watches."""
@@ -70,7 +78,7 @@ class Recorder:
     """In the place of an optimizer: keeps the gradient of each update of a step. Update number `last` moves nothing; those before
     it are `path`'s, weights after each; without a path they are the optimizer's own and are written down as one."""
 
-    def __init__(self, loop: Loop, last: int, path: Sequence[Mapping[str, Tensor]] | None) -> None:
+    def __init__(self, loop: TrainState, last: int, path: Sequence[Mapping[str, Tensor]] | None) -> None:
         self.loop, self.last, self.given, self.done = loop, last, path, 0
         self.path: list[dict[str, Tensor]] = []
         self.gradients: list[Tensor] = []
@@ -105,7 +113,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _as_it_was(loop: Loop) -> Iterator[None]:
+def _as_it_was(loop: TrainState) -> Iterator[None]:
     weights, moments = _copy(model_tensors(loop.policy)), _copy(loop.optimizer.tensors())
     try:
         yield
@@ -126,7 +134,7 @@ class Step:
 
 
 def seen(
-    loop: Loop, method: Method, step: int, last: int = 0, path: Sequence[Mapping[str, Tensor]] | None = None
+    loop: TrainState, method: Method, step: int, last: int = 0, path: Sequence[Mapping[str, Tensor]] | None = None
 ) -> Step:
     """A step of the loop with another method, of `last` + 1 updates, after which the loop is as it was."""
     tap = Tap(method.surrogate)
@@ -141,3 +149,17 @@ def seen(
     with _as_it_was(loop):
         metrics = train_step(twin, step)
     return Step(recorder.gradients, watched.updates, metrics, recorder.path)
+
+
+def gradient_of(loop: TrainState, method: Method, step: int) -> tuple[Tensor, dict[str, float]]:
+    """The gradient of one update of the loop's step with another method, flat and float32, and the step's metrics.
+
+    The same step and weights give every method that draws alike the same completions. Nothing moves, so nothing is copied.
+    """
+    recorder = Recorder(loop, 0, [])
+    updates = replace(loop.config.updates, epochs=1, minibatches=1, micro_batch=None)
+    twin = replace(loop, method=method, config=replace(loop.config, updates=updates), parts=method.start())
+    twin.optimizer = recorder  # type: ignore[assignment]
+    metrics = train_step(twin, step)
+    (gradient,) = recorder.gradients
+    return gradient.float(), metrics

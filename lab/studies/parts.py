@@ -35,7 +35,7 @@ from sage_rlvr.runs import writing
 from sage_rlvr.safe_io import read_text
 from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 
 PROMPTS, MORE, STEPS, UPDATES = 4, 16, 3, 4
 PLACES = ("first step", "moved", "later update")
@@ -159,7 +159,7 @@ def _measured(recipe: str, prompts: int) -> list[Row]:
 Pair = tuple[Step, Step]
 
 
-def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, last: int) -> dict[tuple[str, str], Pair]:
+def _compared(loop: TrainState, others: Mapping[tuple[str, str], Method], step: int, last: int) -> dict[tuple[str, str], Pair]:
     own = seen(loop, loop.method, step, last)
     return {key: (own, seen(loop, other, step, last, own.path)) for key, other in others.items()}
 

@@ -28,8 +28,8 @@ from sage_rlvr.core.state import State
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
-from sage_rlvr.stats.intervals import seed_interval
-from sage_rlvr.stats.support import reachable, support_change
+from sage_rlvr.verdicts.stats.intervals import seed_interval
+from sage_rlvr.verdicts.stats.support import reachable, support_change
 
 TREE = TokenTree.full(4, 3)
 TASKS = range(10, 14)

@@ -35,7 +35,7 @@ SAME = {"a": "1"}
     [
         (Ending(0, "", "", 1.0), SAME, "run/checkpoints", "same"),
         (Ending(0, "", "", 1.0), {"a": "2"}, "run/checkpoints", "wrong: another result"),
-        (Ending(0, "", "", 1.0), {"a": "2"}, "store/store.sqlite", "another input"),
+        (Ending(0, "", "", 1.0), {"a": "2"}, "rows.jsonl", "another input"),
         (Ending(0, "", "", 1.0), {"a": "2"}, "recipe.yaml", "another input"),
         (Ending(2, "", "recipe.yaml: no mapping", 1.0), {}, "recipe.yaml", "refused"),
         (Ending(2, "", "something is wrong", 1.0), {}, "recipe.yaml", "wrong: the file is not named"),

@@ -10,8 +10,8 @@ import pytest
 
 from lab import counts
 from lab.__main__ import main
-from sage_rlvr.api import compare
-from sage_rlvr.results.sources import TrainingRun
+from sage_rlvr.api.compare import compare
+from sage_rlvr.verdicts.sources import TrainingRun
 
 
 def test_the_seconds_of_a_run_are_those_of_its_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +19,7 @@ def test_the_seconds_of_a_run_are_those_of_its_steps(monkeypatch: pytest.MonkeyP
     trained, not_begun = TrainingRun(arm="a", seed=0, metrics=steps), TrainingRun(arm="a", seed=1)
     runs = {("a", 0): trained, ("a", 1): not_begun}
     found = SimpleNamespace(runs=runs, design=SimpleNamespace(called=lambda arm: "GRPO"))
-    monkeypatch.setattr(counts.Results, "read", lambda folder: found)
+    monkeypatch.setattr(counts, "read_results", lambda folder: found)
     assert main(["counts", "anywhere", "--cost"]) == 0
     assert json.loads(capsys.readouterr().out) == {"arm": "GRPO", "seed": 0, "steps": 2, "seconds": 4}
     runs.clear()
@@ -41,4 +41,4 @@ def test_the_counts_of_the_repository_are_compared_as_they_stand() -> None:
 
 def test_one_kind_of_rows_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["counts", str(tmp_path), "--kl", "--cost"]) == 2
-    assert "--kl and --cost print different rows" in capsys.readouterr().err
+    assert "--kl, --forms and --cost print different rows" in capsys.readouterr().err

@@ -31,8 +31,8 @@ from lab.stress.interval_coverage import (
     single_limits,
     write_docs,
 )
-from sage_rlvr.stats.comparison import paired
-from sage_rlvr.stats.intervals import passk_interval, share_difference, share_interval
+from sage_rlvr.verdicts.stats.intervals import passk_interval, share_difference, share_interval
+from sage_rlvr.verdicts.stats.paired import paired
 
 SIZES = (*PROBLEMS, *MANY)
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.register.command import design_files
-from sage_rlvr.results.comparisons import compare
-from sage_rlvr.results.read import Results
+from sage_rlvr.results.read import read_results
+from sage_rlvr.verdicts.comparisons import compare
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FOLDERS = sorted(path for path in EXPERIMENTS.iterdir() if path.is_dir() and path.name != "policies")
@@ -44,7 +44,7 @@ def test_a_readme_has_every_line_and_the_numbers_of_its_summary(folder: Path) ->
         assert "Designed, not run" in text and not found
         return
     assert f"sage-rlvr compare lab/experiments/{folder.name}`" in text
-    gaps = [row.comparison.difference for row in compare(Results.read(folder))]
+    gaps = [row.comparison.difference for row in compare(read_results(folder))]
     ends = {(gap.value, gap.low, gap.high) for gap in gaps}
     assert not [number for number in found if not is_in(number, ends)]
     assert not is_in(("+9.999", "", ""), ends)

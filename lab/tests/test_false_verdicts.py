@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lab.__main__ import main
+from lab.beyond_base import ANSWERS, DESIGNS, OF_ARM, Grid, false_yes, right_at
 from lab.false_verdicts import (
     LAWS,
     Rate,
@@ -44,11 +46,13 @@ def test_the_page_has_the_rows_that_the_command_prints(tmp_path: Path):
     write_counts(tmp_path)
     assert rows_of_page("verdicts") == [one.name for one in (*published(tmp_path), *simulated())]
     assert rows_of_page("independence") == [*LAWS, "all"]
+    assert rows_of_page("colder") == [one.name for one in DESIGNS]
 
 
 def test_the_command_prints_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     write_counts(tmp_path)
-    assert main(["false-verdicts", "--published", str(tmp_path), "--replicates", "2", "--files", "3"]) == 0
+    left_out = ["--population", "0", "--power", "0", "--dependent", "0", "--colder", "0"]  # minutes each
+    assert main(["false-verdicts", "--published", str(tmp_path), "--replicates", "2", "--files", "3", *left_out]) == 0
     shown = capsys.readouterr().out
     assert "published base against itself" in shown and "| all | 27 | 0 (95 % limit: 0.10502 of files)" in shown
     assert "| seven in ten gain, three lose, 200 x 64 | 14 |" in shown and "| published pair, 300 x 128 | 0 |" in shown
@@ -84,3 +88,17 @@ def test_independent_files_raise_no_alarm(law):
     """Of 220 files with at most 1 alarm in 1,000, one or more have an alarm with probability 0.2 at most; the seed is fixed."""
     found = false_alarms(law, 220)
     assert found.alarms == 0, found
+
+
+def test_a_simulated_base_cools_to_its_likeliest_answer():
+    """Two answers, the right one 1 ahead at T = 1: 1 / (1 + e^-1), at T = 0.5 1 / (1 + e^-2), at T = 0 one."""
+    logits = np.full((1, ANSWERS), -1e9)
+    logits[0, :2] = 0.2, 0.0
+    found = [right_at(logits, np.ones(1, dtype=int), t)[0] for t in (1.0, 0.5, 0.0)]
+    assert found == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-2)), 1.0])
+
+
+@pytest.mark.slow  # a quarter of a second a study
+def test_an_arm_that_is_its_base_is_seldom_said_to_do_more():
+    found = false_yes(Grid("", (1.0, 0.6, OF_ARM, 0.1, 0.0), 100, 3), 30)
+    assert found.now <= 3 and found.better >= 25

@@ -84,5 +84,5 @@ def test_two_sweeps_are_run_and_kept_without_their_weights(tmp_path: Path, capsy
         with tarfile.open(results / name / "runs.tar.gz") as archive:
             kept = archive.getnames()
         assert f"{name}/runs/k3-s1/metrics.jsonl" in kept
-        assert not [one for one in kept if one.endswith((".safetensors", ".sqlite", ".npz")) or "checkpoints" in one]
+        assert not [one for one in kept if one.endswith((".safetensors", ".parquet", ".npz")) or "checkpoints" in one]
     assert not list(out.glob("*/runs/*/policy/model.safetensors")) and not list(out.glob("*/runs/*/checkpoints"))

@@ -20,10 +20,10 @@ from lab.hull import (
     untrained,
 )
 from lab.hull_samples import OF_ALL, OF_EACH, K, arm_at, base_of, compared, mean_over_seeds, samples_table
-from sage_rlvr.stats.frontier import frontier
-from sage_rlvr.stats.hull import on_hull
-from sage_rlvr.stats.mixture import best_mixture
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.verdicts.stats.frontier import frontier
+from sage_rlvr.verdicts.stats.hull import on_hull
+from sage_rlvr.verdicts.stats.mixture import best_mixture
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k
 
 
 def test_identical_methods_are_seldom_below_and_hardly_ever_above() -> None:

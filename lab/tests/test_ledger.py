@@ -14,7 +14,7 @@ from lab.register.command import design_files
 from lab.register.designs import HEAD, ITSELF, SHARED, page, relabeled
 from lab.register.runs import Count, Entry, count, differences, entries, spans, taken_over
 from sage_rlvr.errors import DataError
-from sage_rlvr.results import Results
+from sage_rlvr.results.read import read_results
 from sage_rlvr.runs import file_sha256
 from sage_rlvr.sweeps.design import load_design
 
@@ -125,7 +125,7 @@ def test_the_controls_are_those_of_their_summaries() -> None:
     designs = {name: load_design(file) for name, file in design_files(RESULTS).items()}
     seen = 0
     for name in (path.parent.name for path in RESULTS.glob("*/summary.json")):
-        entry = Entry(name=name, sha256="", design=designs[name], arms=(), results=Results.read(RESULTS / name))
+        entry = Entry(name=name, sha256="", design=designs[name], arms=(), results=read_results(RESULTS / name))
         stored = entry.stored["relabelled"]
         rows = [row for row in relabeled([entry], {}) if row.control]
         assert [row.splits for row in rows] == [stored["splits"]] * bool(stored["splits"])

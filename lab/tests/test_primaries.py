@@ -20,6 +20,7 @@ from lab.primaries import (
     Counts,
     Question,
     at_kl,
+    by_one_quantile,
     counts_of,
     endpoint,
     endpoints,
@@ -35,10 +36,10 @@ from lab.primaries import (
 from lab.room.smollm2 import REPEATED, ROOMS, read_room, together
 from lab.study import all_seeds, details_of, over_rooms, primaries_table, rooms_of, tables_of
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.comparisons import between
-from sage_rlvr.stats.comparison import paired_seeds
-from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.sweeps.design import load_design
+from sage_rlvr.verdicts.matched import between
+from sage_rlvr.verdicts.stats.paired import paired_seeds
+from sage_rlvr.verdicts.stats.passk import pass_at_k
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -91,7 +92,8 @@ def room(folder: Path, without: tuple[str, int] = ("", 0)) -> Path:
             rows.append(named | {"task": "t", "temperature": t, "id": name, "n": 64, "c": c + (seed or 0) % 2 if t == 1 else 0})
     kls = {ARM: 0.1, RIVALS[0]: 0.2, RIVALS[1]: 0.05}
     (folder / "design.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n")
-    for name, found in (("counts", rows), ("exact_kl", [{"arm": a, "seed": s, "reverse": kls[a]} for a, s in policies])):
+    exact = [{"arm": a, "seed": s, "reverse": kls[a], "forward": kls[a]} for a, s in policies]
+    for name, found in (("counts", rows), ("exact_kl", exact)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     return folder
 
@@ -249,7 +251,7 @@ def test_the_choice_of_problems_by_hand() -> None:
 # ---- a room repeated with fresh training seeds
 
 
-def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path) -> None:
+def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seeds of c = 8, 9, 8, 9, 8 and five fresh ones of 9, 8, 9, 8, 9, so ten with as many 8 as 9."""
     names = {"little room": ROOMS["little room"], **REPEATED}
     for folder in ROOMS.values():
@@ -279,4 +281,16 @@ def test_a_repetition_has_its_rows_and_all_seeds_together(tmp_path: Path) -> Non
     table = primaries_table(rooms, tmp_path)
     (row,) = (row for row in table.rows if row[0] == "little room, repeated" and "k3_is" in row[1])
     assert f"{(2 * even + 3 * odd) / 10:+.3f}" in row[3] and row[2] == "positive" and line in table.notes
+    for name in ("chance_of_room", "beyond", "beyond_lines", "headline"):  # one problem, of no task, and seeds without scatter
+        monkeypatch.setattr(f"lab.study.{name}", lambda *_: "")
+    monkeypatch.setattr("lab.study.against_base", lambda _: table)
     assert "arms little room, repeated" in details_of(rooms) and "arms little room, repeated" not in tables_of(rooms, tmp_path)
+
+
+def test_an_endpoint_less_the_base_by_one_quantile_by_hand() -> None:
+    """Five seeds with one more right sample each: one t quantile, 2.776, for their scatter and the base's noise together."""
+    counts = {(ARM, seed): [(64, 2 + seed)] for seed in range(5)} | {(BASE, None): [(64, 3)]}
+    gaps = [solves(64, 2 + seed) - solves(64, 3) for seed in range(5)]
+    error = math.sqrt(np.var(gaps, ddof=1) / 5 + noise(counts[BASE, None]))
+    found = by_one_quantile(Question("", ARM), counts, range(5))
+    assert found.value == pytest.approx(np.mean(gaps)) and found.high - found.value == pytest.approx(2.776445 * error, rel=1e-6)

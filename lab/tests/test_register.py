@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from lab.__main__ import main
 from lab.register.questions import RULE, Answer, answers, pooled_seeds, register_lines
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.row import Row
-from sage_rlvr.results.summary_io import row_tree
-from sage_rlvr.stats.comparison import PairedDifference
-from sage_rlvr.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.stats.paired import PairedDifference
+from sage_rlvr.verdicts.summary_io import row_tree
 
 RESULTS = Path(__file__).parents[1] / "experiments"
 PAGES = Path(__file__).parents[1] / "pages" / "results"

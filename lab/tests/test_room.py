@@ -21,16 +21,16 @@ from lab import study as study_command
 from lab.__main__ import main
 from lab.figures import study as study_figure
 from lab.primaries import ARM, BASE, RIVALS, Endpoint, solves
-from lab.room import base, cohort, picture, skill, slopes, smollm2, worlds
+from lab.room import base, cohort, exploratory, picture, report, skill, slopes, smollm2, worlds
 from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored, rounded
 from lab.room.readings import readings_of
 from lab.room.report import ends, tables_of
 from lab.room.study import Effort, base_copies, study
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import control_error, paired_seed_counts, paired_seeds
-from sage_rlvr.stats.passk import exact_pass_at_k
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
+from sage_rlvr.verdicts.stats.paired import control_error, paired_seed_counts, paired_seeds
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k
 
 PROBLEMS, GROUPS, SIZE = 12, 4, 8
 DOMAINS = ("countdown", "mathir", "pantry_plan")
@@ -396,7 +396,8 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     assert sum(b["narrower"] for b in high) == sum(b["settings"] for b in high) == 15 and {
         d for b in high for d in b["domains"]
     } == {"pantry_plan"}
-    yield f"{sum(b['wider'] for b in low)} of {sum(b['settings'] for b in low)}"
+    for band in low:
+        yield f"{band['wider']} of {band['settings']}"
     read = found["slopes"]["without replay"][0]
     yield f"{read['slope']:+.2f}"
     yield ends(read["low"], read["high"])
@@ -495,7 +496,7 @@ def smollm2_room(experiments: Path, seeds: int = 5) -> Path:
         for name, c in zip(IDS, right * 10, strict=True)
     ]
     (folder / "counts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    kls = [{"arm": arm, "seed": seed, "reverse": 0.1} for arm in (ARM, *RIVALS) for seed in range(seeds)]
+    kls = [{"arm": arm, "seed": seed, "reverse": 0.1, "forward": 0.1} for arm in (ARM, *RIVALS) for seed in range(seeds)]
     (folder / "exact_kl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kls), encoding="utf-8")
     return folder
 
@@ -544,7 +545,7 @@ def test_the_table_of_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert f"| {ARM} | 1 | 6,400 | {10 * (5 * 10 + 10)} | 0.094 (" in printed  # pass@1: 12 / 64 / 2 at the middle seed
     assert "| base | 0.4 | 1,280 | 40 | 0.031 |" in printed
-    gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1).difference
+    gap = paired_seed_counts(64, [[8 + seed, 2] * 10 for seed in range(5)], [[4, 0] * 10], 1, fixed=True).difference
     assert f"| {ARM} | 0.4 | +0.062 ({gap.low:+.3f} to {gap.high:+.3f}) |" in printed
     room = smollm2.read_room(tmp_path / smollm2.ROOMS["much room"])
     ours, theirs = ([smollm2.score(run, 1) for run in room.runs(arm)] for arm in (ARM, RIVALS[0]))
@@ -557,7 +558,7 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     smollm2_room(tmp_path)
     figures: list[Any] = []
     monkeypatch.setattr(study_figure.plt, "close", figures.append)
-    marks = ("primaries", "arms much room")
+    marks = ("primaries",)
     (tmp_path / "findings.md").write_text("".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in marks))
     assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path)]) == 0
     assert (tmp_path / "images" / "study.svg").is_file()
@@ -582,7 +583,7 @@ def test_the_picture_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "results" / "smollm2.md").write_text("".join(re.findall("<!-- .* -->\n", DETAILS.read_text())))
     assert main(["study", "--experiments", str(tmp_path), "--docs", str(tmp_path), "--pages", str(tmp_path)]) == 0
     assert (tmp_path / "results" / "smollm2.md").read_text().count(f"\n| {ARM} | 4 | ") == 2
-    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(("| much room", "| little room"))]
+    rows = [row for row in capsys.readouterr().out.splitlines() if re.match(r"\| (much|little) room \| .* in pass@32 ", row)]
     assert "| little room | GRPO (k3) less the base in pass@32 | negative |" in rows[0] and rows[0].endswith("| failed |")
     assert len(rows) == 4 and len(figures[1].axes) == 6
     for folder in (much, little):
@@ -597,7 +598,7 @@ def test_the_runs_of_a_repetition_are_open_marks(tmp_path: Path, monkeypatch: py
     shifted = {(arm, seed + 10, t): one for (arm, seed, t), one in first.counts.items() if seed is not None}
     base = {(BASE, None, 1.0): first.counts[BASE, None, 1.0]}
     kls = {(arm, seed + 10): 2 * kl for (arm, seed), kl in first.kls.items()}
-    fresh = smollm2.Room([seed + 10 for seed in first.seeds], {**shifted, **base}, kls)
+    fresh = smollm2.Room([seed + 10 for seed in first.seeds], {**shifted, **base}, kls, kls)
     figures: list[Any] = []
     monkeypatch.setattr(study_figure.plt, "close", figures.append)
     study_figure.draw(tmp_path, {"much room": first}, tmp_path, {"much room": fresh})
@@ -631,3 +632,46 @@ def test_whether_a_prediction_held() -> None:
 def test_the_stored_arms_of_smollm2_are_those_of_the_counts() -> None:
     stored = read_stored()
     assert stored["smollm2"] == rounded([asdict(arm) for arm in smollm2.smollm2_arms(stored["k"])])
+
+
+def test_k3_less_k3_is_by_hand() -> None:
+    """pass@32 falls by 0.1 when the reverse KL doubles and is 0.2 higher with k3. The forward KL is the reverse one of k3_is, and
+    half of it of k3, so that at an equal forward KL 0.1 of the 0.2 is left. Residuals of +-0.01 cancel."""
+    runs = []
+    for is_k3, doublings, residual in ((True, 0, 0.01), (True, 1, -0.01), (True, 1, 0.01), (True, 2, -0.01)) * 2:
+        for own in (is_k3, not is_k3):
+            kl = 0.1 * 2**doublings
+            many = 0.5 - 0.1 * doublings + 0.2 * own + (residual if own else -residual)
+            runs.append(exploratory.Run(own, {"reverse": kl, "forward": kl / 2 if own else kl}, 0.2, many))
+    found = [exploratory.k3_less_k3_is(runs, divergence) for divergence in exploratory.DIVERGENCES]
+    assert found[0] is not None and [one and one.value for one in found] == pytest.approx([0.2, 0.1], abs=1e-6)
+    alike = [exploratory.Run(run.is_k3, {"reverse": 0.1}, 0.2, run.many) for run in runs]
+    assert exploratory.k3_less_k3_is(alike, "reverse") is None
+    x = np.array([[float(run.is_k3), 1.0, np.log(run.kls["reverse"])] for run in runs])
+    y = np.array([run.many for run in runs])
+    residual = y - x @ np.linalg.pinv(x) @ y
+    error = np.sqrt(residual @ residual / 13 * np.linalg.pinv(x.T @ x)[0, 0])
+    assert found[0].high - found[0].value == pytest.approx(2.160369 * error, rel=1e-6)  # Student, 13 degrees of freedom
+
+
+def test_the_sentences_on_all_training_seeds_by_hand(tmp_path: Path) -> None:
+    """Every arm has 8 + seed and 2 right ones of 64; the base 2 and 1 at T = 1, and 4 and 0 at T = 0.4, its highest pass@1."""
+    room = smollm2.read_room(smollm2_room(tmp_path))
+    mixed = paired_seeds([0.2, 0.3, 0.25], [0.0] * 3)
+    text = exploratory.headline(room, mixed)
+    base, cold = ((solves(64, 2, 32) + solves(64, 1, 32)) / 2, solves(64, 4, 8) / 2)
+    after = {k: np.mean([(solves(64, 8 + seed, k) + solves(64, 2, k)) / 2 for seed in range(5)]) for k in (8, 32)}
+    assert f"pass@32 from {base:.3f} to {after[32]:.3f}, {after[32] - base:+.3f} (" in text and "over 5 training seeds" in text
+    assert "at best 0.031, at T = 0.4, +0.06" in text and "20 problems (20 distinct) held fixed" in text
+    assert f"there pass@8 is {after[8]:.3f} and {cold:.3f}, {after[8] - cold:+.3f} (" in text
+    assert f"at least {mixed.difference.low:+.3f}, p {mixed.p:.3f}" in text
+    assert "At lower pass@1" not in text and (solves(64, 2, 8) + solves(64, 1, 8)) / 2 < cold
+
+
+def test_the_slope_within_domains_by_hand() -> None:
+    """In each of two domains the change falls by 0.2 per unit of room; between them it rises. Replay is another family."""
+    points = (("a", 0.1, 0.0), ("a", 0.3, -0.04), ("b", 0.7, 0.5), ("b", 0.9, 0.46))
+    settings = [{"method": "grpo", "domain": name, "base": 1 - room, "change": change} for name, room, change in points]
+    settings += [{**one, "method": "replay_maxrl", "change": 3 * one["change"]} for one in settings]  # type: ignore[operator]
+    found = {"settings": settings}
+    assert [report.within_domains(found, family) for family in cohort.FAMILIES] == pytest.approx([-0.2, -0.6])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 
 from lab.__main__ import main
 from lab.tests.test_experiments import EXPERIMENTS
-from sage_rlvr.results import Results, compare
-from sage_rlvr.results.summary_io import row_tree
+from sage_rlvr.results.read import read_results
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.summary_io import row_tree
 
 WHOLE = EXPERIMENTS / "2026-11-27_smollm2_much_room"
 FILES = ("design.yaml", "counts.jsonl", "exact_kl.jsonl")
@@ -43,19 +44,34 @@ def close(tree: Any) -> Any:
     return pytest.approx(tree, abs=1e-12) if isinstance(tree, float) else tree
 
 
+RULES = {"adjusted", "family_size", "chance", "below", "rising"}
+"""Fields of a row that follow from other rows or from rules that have changed: the exploratory family lacks the three rows at equal
+raw KL and holds other rows against the base at any temperature; the stored floor is that of one guesser; whether the base's pass@1
+still rises was not stored."""
+TWO_SEEDS = {"p", "mde", "mde_limit", "problems"}
+"""Of a row at equal KL with two usable seeds, "unknown" then and now: it was stored with a p, and counts as p = 1 now."""
+ARM = "GRPO, k3"
+"""Its pass@1 lies above the best of the base by point estimate alone, p = 0.898: it was compared with the best temperature, and is
+with mixtures now."""
+
+
 def test_the_rows_are_those_of_the_stored_summary(experiment: Path) -> None:
-    """The exploratory family has 33 comparisons, for three at equal raw KL are missing."""
     whole = json.loads((WHOLE / "summary.json").read_text(encoding="utf-8"))
     assert main(["summary", str(experiment)]) == 0
     made = json.loads((experiment / "summary.json").read_text(encoding="utf-8"))
     stored, found = by_question(whole), by_question(made)
-    assert list(found) == list(stored) and len(found) == 35 == len(whole["rows"]) - 3
-    for question, row in found.items():
-        of_family = {"adjusted", "family_size"} if row["family"] == "exploratory" else set()
-        assert {name: row[name] for name in row.keys() - of_family} == close(
-            {name: stored[question][name] for name in stored[question].keys() - of_family}
-        ), question
-    assert {row["family_size"] for row in found.values() if row["adjusted"] is not None} == {2, 33}
+    assert len(made["rows"]) == 35 == len(whole["rows"]) - 3
+    apart = [(json.loads(key)[0], json.loads(key)[2]["at"], json.loads(key)[2]["k"]) for key in stored.keys() ^ found.keys()]
+    assert sorted(apart) == sorted((ARM, at, k) for at in ("b best", "mixture") for k in (8, 16, 32, 64))
+    for question in stored.keys() & found.keys():
+        row, old = found[question], stored[question]
+        same = row.keys() - RULES - (TWO_SEEDS if row["why"] == "matched" else set())
+        assert {name: row[name] for name in same} == close({name: old[name] for name in same}), question
+        if row["why"] == "matched":
+            assert row["left_out"] == 3 and row["reason"] == "two seeds" and row["p"] is None
+    assert_corrected(made["rows"], {"primary": 2, "exploratory": 33})
+    (first,) = [row for row in made["rows"] if row["family"] == "primary" and row["p"] is not None]
+    assert first["adjusted"] == close(stored[question_of(first)]["adjusted"]) == 1.0
     for arm, values in made["arms"].items():
         assert values == close({name: whole["arms"][arm][name] for name in values})
         assert "kl_exact" in values and "grad_norm" in whole["arms"][arm]
@@ -64,9 +80,34 @@ def test_the_rows_are_those_of_the_stored_summary(experiment: Path) -> None:
     for one, other in zip(made["sampled"], whole["sampled"], strict=True):
         unknown = {"no_answer_frac", "cut_frac", "undecided_frac"}
         assert all(one[name] is None for name in unknown)
+        if one["policy"] == "base":
+            assert_of_samples(one.pop("pass"), other["pass"])
         assert {name: one[name] for name in one.keys() - unknown} == close({name: other[name] for name in one.keys() - unknown})
-    assert [row_tree(row) for row in compare(Results.read(experiment))] == made["rows"]
+    assert [row_tree(row) for row in compare(read_results(experiment))] == made["rows"]
     assert any("are not known" in note for note in made["left_out"])
+
+
+def question_of(row: dict[str, Any]) -> str:
+    return next(iter(by_question({"rows": [row]})))
+
+
+def assert_corrected(rows: Sequence[dict[str, Any]], sizes: dict[str, int]) -> None:
+    """Holm's p by hand: of m comparisons the one at place i in order of p has the largest p_j (m - j) of those before it."""
+    for family, size in sizes.items():
+        here = [row for row in rows if row["family"] == family]
+        assert len(here) == size  # all of them, with a p or without
+        tested, largest = sorted((row for row in here if row["p"] is not None), key=lambda row: row["p"]), 0.0
+        for place, row in enumerate(tested):
+            largest = min(1.0, max(largest, row["p"] * (size - place)))
+            assert row["adjusted"] == pytest.approx(largest, abs=1e-12) and row["family_size"] == size
+
+
+def assert_of_samples(made: dict[str, Any], stored: dict[str, Any]) -> None:
+    """With the problems fixed the interval of the base, sampled once, is over its samples alone, as those of the arms are over
+    their training seeds alone; the stored one is over problems too, and wider."""
+    for k, one in made.items():
+        assert one["value"] == close(stored[k]["value"]) and (one["over"], one["n"]) == ("samples", 64)
+        assert stored[k]["low"] < one["low"] < one["value"] < one["high"] < stored[k]["high"]
 
 
 def test_a_summary_that_is_there_stays(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:

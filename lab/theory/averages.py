@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Seen, sees
+from sage_rlvr.core.advantages import GroupSignals, sees
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import Method, group_advantages, seen_of
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
@@ -227,13 +227,13 @@ def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int
     return torch.stack(columns, 1), ids
 
 
-def _seen(classes: Float[Tensor, "K G D"], ids: Int[Tensor, " N"]) -> Seen:
+def _seen(classes: Float[Tensor, "K G D"], ids: Int[Tensor, " N"]) -> GroupSignals:
     """What parts see of groups made of classes, all of one problem; the columns and ids of `_traits`."""
     lengths = classes[..., 1].long()
     if classes.shape[-1] == 2:
-        return Seen(lengths, torch.zeros_like(lengths, dtype=torch.float32))
+        return GroupSignals(lengths, torch.zeros_like(lengths, dtype=torch.float32))
     policy, reference, answers, right = (classes[..., i] for i in (2, 3, 4, 5))
-    return Seen(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths), right.float())
+    return GroupSignals(lengths, policy.float(), reference.float(), ids[answers.long()], torch.ones_like(lengths), right.float())
 
 
 def _compositions(classes: int, draws: int) -> Int[Tensor, "K M"]:
@@ -271,7 +271,7 @@ def _of_class(
 def _first_advantages(
     method: Method,
     rewards: Float[Tensor, "K G"],
-    seen: Seen | None,
+    seen: GroupSignals | None,
     others: Float[Tensor, "P G"] | None,
     state: State,
 ) -> Tensor:

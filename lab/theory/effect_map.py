@@ -17,7 +17,11 @@ from lab.theory.tree import Logits, TokenTree
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.divergences import DIVERGENCES
 from sage_rlvr.core.effect import effect_of
-from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Rarity, Token, factors
+from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, factors
+from sage_rlvr.core.guides.place import Place
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.rarity import Rarity
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import SAMPLED
 from sage_rlvr.errors import SageError
@@ -31,6 +35,7 @@ MAP_GUIDES: dict[str, Guide] = {
     "Token": Token(alpha=0.4, sigma=0.0),
     "Branch": Branch(ratio=0.8, threshold=0.6),
     "Rarity": Rarity(),
+    "Place(first 1)": Place(first=1, ratio=0.8),
     "Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6)),
     "centered Placebo(Branch)": Placebo(Branch(ratio=0.8, threshold=0.6), centered=True),
     "Branch(p20)": Branch(ratio=0.8, threshold="p20"),

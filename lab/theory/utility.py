@@ -25,7 +25,7 @@ from lab.theory.averages import Listing, averages, sees_stages
 from lab.theory.stored import stored_loss
 from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.contrib.methods.pacs import Pacs
-from sage_rlvr.core.advantages import Advantage, Seen
+from sage_rlvr.core.advantages import Advantage, GroupSignals
 from sage_rlvr.core.method import Method, group_advantages, plain_advantages
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
@@ -40,7 +40,7 @@ SHARES = (0.05, 0.2, 0.5, 0.8)
 """P(right) of the probe prompts of `axes`."""
 
 
-def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
+def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: GroupSignals) -> torch.Tensor:
     """Advantages of groups, by a method or by an advantage alone, with their state at its start, as they are at the first step."""
     if isinstance(part, Method):
         return group_advantages(part.at(0, 1), rewards, seen, part.start())[0]
@@ -87,7 +87,7 @@ def values(
     for own in range(n):
         ids = torch.cat([torch.full((len(others), 1), own), others], 1)
         of_right = (refs.exp() * rewards).sum().log().expand(ids.shape)
-        seen = Seen(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids), of_right)
+        seen = GroupSignals(torch.ones_like(ids), logs[ids], refs[ids], ids + 1, torch.ones_like(ids), of_right)
         found.append(float((chance * _first(part, rewards[ids], seen)).sum()))
     if isinstance(part, Method) and part.buffer is not None:
         found = _with_stored(part, found, logs, refs, rewards)
@@ -119,12 +119,12 @@ def _with_stored(
     return [float(value) for value in own + force]
 
 
-def _first(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
+def _first(part: Method | Advantage, rewards: torch.Tensor, seen: GroupSignals) -> torch.Tensor:
     """(K,) the first member's advantage, float64; each group a step of its own where the advantage couples prompts."""
     advantage = part.advantage if isinstance(part, Method) else part
     if not advantage.couples_prompts:
         return _paid(part, rewards, seen)[:, 0].double()
-    rows = [_paid(part, row[None], Seen(seen.lengths[:1], seen.policy[:1]))[0, 0] for row in rewards]
+    rows = [_paid(part, row[None], GroupSignals(seen.lengths[:1], seen.policy[:1]))[0, 0] for row in rewards]
     return torch.stack(rows).double()
 
 

@@ -11,10 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
-    """One problem of a configuration, its place as a value. problem: what follows the place, such as " = -1: must be above 0".
+    """One problem of a configuration, its place as a value.
 
-    key_path: its keys. source: where it, or the nearest mapping around it, was written ("recipe.yaml:7", "--steps"); written: the
-    keys of that, None where nobody knows. edited: keys below `key_path` that overrides have set.
+    problem   text after the place, such as " = -1: must be above 0"
+    key_path  keys of the place
+    source    file and line, or option, of the value or of the nearest mapping around it ("recipe.yaml:7", "--steps")
+    written   keys of that mapping, None if not known
+    edited    keys below `key_path` that overrides have set
     """
 
     problem: str
@@ -35,6 +38,7 @@ UNJUDGED = (
     "Test it (sage-rlvr audit with the recipe; of mathematics also sage-rlvr verify), then fix it or raise the limit"
 )
 """Causes of undecided completions, and the next step."""
+CUT_OFF = "{cut:,} of {ends:,} completions were cut at the length limit, before they ended: raise {limit}"
 
 
 class SageError(ValueError):
@@ -55,6 +59,10 @@ class DataError(SageError):
     """A problem, completion or array that cannot be used."""
 
 
+class RewardFailed(DataError):
+    """A reward function of the user's that raised, ended its process, or returned no finite number."""
+
+
 class CheckpointError(SageError):
     """A checkpoint that is incomplete, corrupt, or belongs to another run."""
 
@@ -68,8 +76,11 @@ class TrainingDiverged(SageError):
 
 
 def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
-    """The error "name = value: problem" for one argument. `SageError.issues` has the name (for a nested argument "a.b", or the
-    keys) separately, so that the configuration reader can prepend the place of the part."""
+    """Return the error "name = value: problem" for one argument.
+
+    `SageError.issues` has the name (for a nested argument "a.b", or the keys) separately, so that the configuration reader can
+    prepend the place of the part.
+    """
     issue = Issue(problem=f" = {short(value)}: {problem}", key_path=tuple(name.split(".")) if isinstance(name, str) else name)
     refused = ConfigError(str(issue))
     refused.issues = (issue,)
@@ -90,30 +101,33 @@ def refuse(*rules: tuple[object, str]) -> None:
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """repr, truncated to `limit` characters."""
+    """Return the repr, truncated to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def suggest(*words: object) -> str:
-    """A command of this package with shell quoting, for messages: suggest("eval", path). Tests run every suggested command."""
+    """Return a command of this package with shell quoting, for messages: suggest("eval", path).
+
+    Tests run every suggested command.
+    """
     return shlex.join(["sage-rlvr", *map(str, words)])
 
 
 def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | None:
-    """The option with the most similar spelling, or None."""
+    """Return the option with the most similar spelling, or None."""
     matches = difflib.get_close_matches(str(word), [str(option) for option in options], n=3, cutoff=cutoff)
     swapped = [option for option in matches if sorted(option) == sorted(str(word))]  # two letters in the wrong order
     return next(iter(swapped or matches), None)
 
 
 def neighbors(word: Any, options: Iterable[Any], n: int = 5) -> list[str]:
-    """At most `n` options with similar spelling, the nearest first, for lists that are too long to print."""
+    """Return at most `n` options with similar spelling, the nearest first, for lists that are too long to print."""
     return difflib.get_close_matches(str(word), dict.fromkeys(map(str, options)), n=n, cutoff=0.5)
 
 
 def choose_from(word: Any, options: Iterable[Any]) -> str:
-    """The text after "unknown guide 'brunch'": the nearest option, if any, and all options."""
+    """Return the text after "unknown guide 'brunch'": the nearest option, if any, and all options."""
     known = [str(option) for option in options]
     near = nearest(word, known)
     return f"; {'' if near is None else f'did you mean {near!r}? '}choose from: {', '.join(known) or 'none'}"

@@ -7,9 +7,11 @@ import unicodedata
 
 
 def visible(text: str) -> str:
-    """Text that cannot disturb what stands around it, on a page or a terminal: control characters (those that begin a terminal's
-    commands), marks that turn the direction of writing and halves of surrogate pairs are spelled out, as in "[U+202E]"; line ends
-    and tabs stay."""
+    """Return text that cannot disturb its surroundings, on a page or a terminal.
+
+    Control characters (those that begin a terminal's commands), marks that turn the direction of writing and halves of surrogate
+    pairs are spelled out, as in "[U+202E]"; line ends and tabs stay.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in "\n\t" or not _disturbs(c) else f"[U+{ord(c):04X}]" for c in text)
@@ -22,7 +24,7 @@ def _disturbs(character: str) -> bool:
 
 
 def escaped(value: object) -> str:
-    """One line of Markdown that shows the value as it is."""
+    """Return one line of Markdown that shows the value as it is."""
     flat = " ".join(visible(str(value)).split())
     safe = re.sub(r"([\\`*\[\]#|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", flat).replace("&", "&amp;")
     safe = re.sub("^>", "&gt;", re.sub("<(?! )", "&lt;", safe))  # no quotation begins

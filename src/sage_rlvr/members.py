@@ -1,8 +1,14 @@
-"""Checks of classes that inherit a base of this package (`Task`, `Advantage`, ...): the base is there, no member is misspelled."""
+"""Checks of classes that inherit a base of this package (`Task`, `Advantage`, ...): the base is inherited, no member is misspelled,
+and a field that overrides a member has a default.
+
+A base declares each member once, as a property that returns the default or is abstract. A subclass may give it as a class
+attribute, a field or a property.
+"""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -12,9 +18,14 @@ NEAR = 0.8  # of difflib's ratio: answerkey and answer_key, takes_group_men and 
 
 
 def check_inherits(who: str, kind: type, base: type, home: str, has: str = "") -> None:
-    """ConfigError with the line to write for a class that does not inherit `base`.
+    """Raise ConfigError with the line to write for a class that does not inherit `base`.
 
-    who: what messages call it. home: where `base` is imported from. has: what a subclass declares, in words.
+    Args:
+        who: its name in messages.
+        kind: the class.
+        base: the required base.
+        home: the module that exports `base`.
+        has: the declarations of a subclass, in words.
     """
     if not issubclass(kind, base):
         named = f"{home}.{base.__name__}"
@@ -24,11 +35,17 @@ def check_inherits(who: str, kind: type, base: type, home: str, has: str = "") -
 
 
 def check_names(kind: type, base: type, what: str, *more: type, singular: bool = False) -> None:
-    """ConfigError for a public name that a class adds and that is near the name of a member that it lacks.
+    """Raise ConfigError for a public name that a class adds and that resembles a member that it lacks.
 
-    base: the class that declares the members; what: what messages call it ("task"); more: others that declare some. A method is
-    compared with methods and a value with values; an annotated field in the singular passes, since it is likely an option.
-    singular: whether any value in the singular passes, as `world` beside `worlds`.
+    A method is compared with methods and a value with values; an annotated field in the singular passes, since it is likely an
+    option.
+
+    Args:
+        kind: the class.
+        base: the class that declares the members.
+        *more: other classes that declare some.
+        what: their name in messages ("task").
+        singular: True lets any value in the singular pass, as `world` next to `worlds`.
     """
     declaring = (base, *more)
     known = set[str]().union(*(names(one, below=object) for one in declaring))
@@ -50,17 +67,33 @@ def check_names(kind: type, base: type, what: str, *more: type, singular: bool =
             )
 
 
+def check_fields(kind: type, what: str) -> None:
+    """Raise ConfigError for a field without a plain default that overrides a property of a base.
+
+    @dataclass would take the property for its default. what: the name of the class in messages ("task").
+    """
+    for name, annotation in vars(kind).get("__annotations__", {}).items():
+        inherited = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
+        default = vars(kind).get(name, MISSING)
+        default = default.default if isinstance(default, Field) else default
+        if isinstance(inherited, property) and default is MISSING and "ClassVar" not in str(annotation):
+            raise ConfigError(
+                f"{what} class {kind.__name__}: the field {name} is a member of each {what}, so it must have a default; write "
+                f"{name}: {getattr(annotation, '__name__', annotation)} = value"
+            )
+
+
 def names(kind: type, below: type) -> set[str]:
-    """Public names that a class and its bases before `below` declare, annotations included."""
+    """Return public names that a class and its bases before `below` declare, annotations included."""
     return set[str]().union(*map(_of_class, kind.__mro__[: kind.__mro__.index(below)]))
 
 
 def _of_class(kind: type) -> set[str]:
-    """Those of the class itself."""
+    """Return the names that the class itself declares."""
     return {name for name in (*vars(kind), *vars(kind).get("__annotations__", ())) if not name.startswith("_")}
 
 
 def methods_of(kind: type) -> set[str]:
-    """Those of the names of a class that are methods."""
+    """Return the names of a class that are methods."""
     own = ((name, inspect.getattr_static(kind, name, None)) for name in names(kind, below=object))
     return {name for name, value in own if not isinstance(value, property | cached_property) and callable(value)}

@@ -26,7 +26,10 @@ STARTS = "relative paths of a recipe start at its folder, those from the command
 
 
 def anchored(value: Any, key_path: KeyPath, start: Callable[[KeyPath], Path | None]) -> Any:
-    """The value at a place of a recipe with absolute paths. start: the folder at which paths of a place start; None leaves them."""
+    """Return the value at a place of a recipe with absolute paths.
+
+    start: the folder for relative paths of a place; None leaves them.
+    """
     if isinstance(value, dict):
         return {key: anchored(item, (*key_path, str(key)), start) for key, item in value.items()}
     if isinstance(value, list):
@@ -41,7 +44,7 @@ def anchored(value: Any, key_path: KeyPath, start: Callable[[KeyPath], Path | No
 
 
 def _kind(key_path: KeyPath) -> str:
-    """What kind of path stands at a place; "" for none."""
+    """Return the kind of path at a place; "" for none."""
     if key_path[:1] == ("method",):
         return {"source": "model", "file": "store"}.get(key_path[-1], "")  # of the reference; of a buffer's answers
     kinds = {"rows": FILES, "store": STORES, "code": CODE, "model": MODELS}
@@ -57,12 +60,12 @@ def _is_path(kind: str, text: str, folder: Path) -> bool:
 
 
 def looks_local(path: str) -> bool:
-    """Whether a path of rows can only mean a file or folder here, and no Hub id (owner/name)."""
+    """Return True if a path of rows can only mean a local file or folder, and no Hub id (owner/name)."""
     return path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith(ROW_SUFFIXES)
 
 
 def not_in(file: Path) -> str:
-    """The rest of the message that a file is in no such folder: the folder, the rule, and a file that may be meant."""
+    """Return the rest of the message on a missing file: the folder, the rule, and a file that may be meant."""
     file = file.expanduser().absolute()
     near = get_close_matches(file.name, sorted(p.name for p in file.parent.glob("*")), 1)
     here = Path.cwd() / file.name

@@ -1,9 +1,9 @@
-"""Code of others that registers parts: files (`--plugin my_file.py`, `plugins: [my_file.py]` in a recipe) and entry points of
+"""User code that registers parts: files (`--plugin my_file.py`, `plugins: [my_file.py]` in a recipe) and entry points of
 installed packages.
 
-A file is executed once per process. The environment carries its path on, so that the processes of a sweep, of TRL and of
+A file is executed once per process. Its path is in the environment, so that the processes of a sweep, of TRL and of
 the verifiers have the same parts. A run records the hash of each file, and the package, version and hash of the code behind each
-part from a package. What such code does wrong is its author's to mend, and no fault of this program: `blame`.
+part from a package. Errors raised in plugin code are reported with the plugin's file and line (`blame`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sage_rlvr.errors import ConfigError, SageError, nearest
+from sage_rlvr.process import end_fork, watch
 from sage_rlvr.safe_io import read_bytes
 
 if TYPE_CHECKING:
@@ -33,26 +34,26 @@ if TYPE_CHECKING:
 VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
 _loaded: dict[Path, str] = {}
 _packages: dict[str, Package] = {}  # by the name of the module that is imported first
-_kinds: dict[object, str] = {}  # class of a registered part, or code of a registered function -> its kind
+_kinds: dict[Any, str] = {}  # class or function of a registered part of a plugin or package -> its kind
 
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """An installed package whose entry points have given parts. path: its folder, or its file where it is one module."""
+    """An installed package whose entry points have given parts. path: its folder, or its file if it is one module."""
 
     name: str
     version: str
     path: Path
 
     def facts(self) -> dict[str, str]:
-        """What a run records of it."""
+        """Return the facts that a run records."""
         return {"package": self.name, "version": self.version, "sha256": _sha256_of(self.path)}
 
 
 def use(path: str | Path) -> str:
-    """Execute the file unless that was done, and hand it on to the processes that this one starts. Returns its SHA-256.
+    """Execute the file unless that was done, and pass it on to child processes. Return its SHA-256.
 
-    ConfigError where it cannot be read or fails, and where another file of its name is loaded: runs record the name.
+    Raise ConfigError if it cannot be read or fails, and if another file of its name is loaded: runs record the name.
     """
     file = Path(path).resolve()
     if file in _loaded:
@@ -76,9 +77,9 @@ def use(path: str | Path) -> str:
 
 
 def registered(kind: str, part: Any) -> None:
-    """Remember the kind of a part, whose class or function a registry has taken: `blame` names the check of that kind."""
+    """Record the kind of a part, whose class or function a registry has accepted: `blame` names the check of that kind."""
     if inspect.isclass(part) or inspect.isfunction(part):
-        _kinds[part if inspect.isclass(part) else part.__code__] = kind
+        _kinds[part] = kind
 
 
 def _refuse_code(who: str, location: str, error: BaseException) -> NoReturn:
@@ -94,7 +95,7 @@ def _refuse_code(who: str, location: str, error: BaseException) -> NoReturn:
 
 
 def source_sha256(file: Path) -> str:
-    """SHA-256 of a user's file; where it imports files beside it, of all of them."""
+    """Return the SHA-256 of a user's file, and of all files next to it that it imports."""
     digests: dict[Path, str] = {}
     waiting = [file]
     while waiting:
@@ -107,7 +108,7 @@ def source_sha256(file: Path) -> str:
 
 
 def _local_imports(file: Path, folder: Path) -> Iterator[Path]:
-    """The Python files of a folder that a file imports, as its text says; a package with all its files."""
+    """Yield the Python files of a folder that a file's text imports; a package with all its files."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # its import will say so
@@ -127,10 +128,9 @@ def _local_imports(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
-    """The part of an entry point. ConfigError with package, file and line where its package cannot be imported."""
-    if _top(entry.module) == _top(__name__):  # of contrib: its errors are ours, and runs record no package for it
-        return entry.load()
+    """Return the part of an entry point. Raise ConfigError with package, file and line if its package cannot be imported."""
     who = f"{kind} {entry.name!r} of the package {described(entry)}"
+    watch()
     try:
         part = entry.load()
     except BaseException as error:
@@ -145,13 +145,13 @@ def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
 
 
 def described(entry: metadata.EntryPoint) -> str:
-    """An entry point's package, its version and what it names."""
+    """Return an entry point's package, its version and its target."""
     dist = entry.dist
     return f"{f'{dist.name} {dist.version}' if dist else '?'} ({entry.value})"
 
 
 def packages_of(value: object) -> dict[str, dict[str, str]]:
-    """Part -> package, version and SHA-256 of its code, of the parts of a configuration that came from entry points."""
+    """Return part -> package, version and SHA-256 of its code, of the parts of a configuration that came from entry points."""
     packages: dict[str, dict[str, str]] = {}
     for part in _within(value):
         for module in (getattr(part, "_made_in", None), type(part).__module__):
@@ -164,7 +164,7 @@ def packages_of(value: object) -> dict[str, dict[str, str]]:
 
 
 def _within(value: object) -> Iterator[object]:
-    """Parts within parts: fields of dataclasses, entries of lists and mappings."""
+    """Yield parts within parts: fields of dataclasses, entries of lists and mappings."""
     inner: Sequence[object] = ()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield value
@@ -184,7 +184,7 @@ def _top(module: str) -> str:
 
 
 def _module_path(module: str) -> Path | None:
-    """The folder of a module's package, or its file where it has none; None where there is no file."""
+    """Return the folder of a module's package, else its file; None if there is no file."""
     imported = sys.modules.get(_top(module))
     try:
         spec = imported.__spec__ if imported is not None else importlib.util.find_spec(_top(module))
@@ -201,7 +201,7 @@ def _is_in(file: Path, path: Path) -> bool:
 
 
 def _sha256_of(path: Path) -> str:
-    """Of a module's file, or of all Python files of a package."""
+    """Return the SHA-256 of a module's file, or of all Python files of a package."""
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name
@@ -210,7 +210,7 @@ def _sha256_of(path: Path) -> str:
 
 
 def module_of(path: str | Path) -> ModuleType:
-    """The file as a module, executed as `use` does it; for a function of the user's that a recipe names by its file."""
+    """Return the file as a module, executed as `use` does it; for a user's function that a recipe names by its file."""
     return sys.modules[_name(Path(path).resolve(), use(path))]
 
 
@@ -219,7 +219,7 @@ def _name(file: Path, digest: str) -> str:
 
 
 def executed(file: Path, name: str) -> ModuleType:
-    """A user's file as a module of that name. As a script does, it imports the files beside it."""
+    """Return a user's file as a module of that name. Like a script, it imports the files next to it."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError("is not a Python file; its name must end in .py")
@@ -227,12 +227,16 @@ def executed(file: Path, name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up there
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    spec.loader.exec_module(module)
+    watch()
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        end_fork()
     return module
 
 
 def from_words(words: Sequence[str]) -> list[str]:
-    """The words of a command line without `--plugin FILE`, each of which is used."""
+    """Return the words of a command line without `--plugin FILE`, each of which is used."""
     rest: list[str] = []
     queue = list(words)
     while queue:
@@ -247,13 +251,13 @@ def from_words(words: Sequence[str]) -> list[str]:
 
 
 def use_inherited() -> None:
-    """The plugins that the process which started this one had."""
+    """Use the plugins of the parent process."""
     for path in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         use(path)
 
 
 def loaded() -> dict[str, str]:
-    """File name -> SHA-256 of the plugins in use, as a run records them."""
+    """Return file name -> SHA-256 of the plugins in use, as a run records them."""
     use_inherited()
     return {file.name: digest for file, digest in sorted(_loaded.items())}
 
@@ -262,28 +266,38 @@ def loaded() -> dict[str, str]:
 
 
 def blame(error: BaseException) -> str | None:
-    """The message for the author of a plugin whose code raised an exception: file, line, exception, next step. Else None.
+    """Return the message for the author of a plugin whose code raised an exception: file, line, exception, next step. Else None.
 
-    The line is that of the innermost frame in a plugin's file, in a file beside it, or in the package of an entry point; else that
-    of the plugin's class of which an attribute is read that it lacks, or of its function that is called with other arguments.
+    The line is the innermost one in a plugin's file, in a file next to it, or in the package of an entry point; else that of the
+    plugin's class that lacks the attribute which is read, or of its function that is called with other arguments.
     """
-    folders, packages = {file.parent for file in _loaded}, [package.path for package in _packages.values()]
     for file, line in _frames(error):
-        if file.parent in folders or any(_is_in(file, path) for path in packages):
+        if _is_outside(file):
             code = linecache.getline(str(file), line).strip()
             at = f" at `{code}`" if code else ""
-            return f"{file}:{line}: {_message_of(error)}{at}. {_advice(_kind_of(error))}"
-    for file, digest in _loaded.items():
-        module = sys.modules.get(_name(file, digest))
-        if module is not None and (part := _misused(error, module)) is not None:
-            kind = next((kind for one in _bases(part) if (kind := _kinds.get(one))), None)
-            return f"{file}:{_first_line(part)}: {_message_of(error)}. {_advice(kind)}"
-    return None
+            return f"{file}:{line}: {_message_of(error)}{at}. {_advice(_kind_at(file, line))}"
+    part = next(filter(None, (_misused(error, module) for module in _modules())), None)
+    if part is None:
+        return None
+    file, lines = _lines_of(part)
+    return f"{file}:{lines.start}: {_message_of(error)}. {_advice(_kind_at(file, lines.start))}"
+
+
+def _is_outside(file: Path) -> bool:
+    """Return True if the file is a plugin's, is next to one, or belongs to a package whose entry points have given parts."""
+    return file.parent in {one.parent for one in _loaded} or any(_is_in(file, package.path) for package in _packages.values())
+
+
+def _modules() -> list[ModuleType]:
+    """Return the modules of the plugins."""
+    return [module for file, digest in _loaded.items() if (module := sys.modules.get(_name(file, digest))) is not None]
 
 
 def _misused(error: BaseException, module: ModuleType) -> Any:
-    """The class of a plugin's module that lacks an attribute, or its function whose arguments do not fit; such an error is raised
-    where the part is used, and no frame is the plugin's. None for any other error."""
+    """Return the class of a plugin's module that lacks an attribute, or its function whose arguments do not fit.
+
+    Such an error is raised at the use of the part, and no line is the plugin's. None for any other error.
+    """
     if isinstance(error, AttributeError) and error.obj is not None:
         kind = error.obj if isinstance(error.obj, type) else type(error.obj)
         return kind if kind.__module__ == module.__name__ else None
@@ -294,12 +308,22 @@ def _misused(error: BaseException, module: ModuleType) -> Any:
     return part
 
 
-def _first_line(part: Any) -> int:
-    """The line of a class or function in its file; 1 where Python does not know it."""
+def _lines_of(part: Any) -> tuple[Path, range]:
+    """Return the file of a class or function and its lines there; line 1 if Python does not know them."""
     try:
-        return inspect.getsourcelines(part)[1]
+        file, (code, first) = Path(inspect.getsourcefile(part) or "?").resolve(), inspect.getsourcelines(part)
     except (OSError, TypeError):
-        return 1
+        return Path(getattr(sys.modules.get(part.__module__), "__file__", None) or "?"), range(1, 2)
+    return file, range(first, first + len(code))
+
+
+def _kind_at(file: Path, line: int) -> str | None:
+    """Return the kind of the registered part that has a line of a file; None for a line of no part."""
+    for part, kind in _kinds.items():
+        its_file, lines = _lines_of(part)
+        if its_file == file and line in lines:
+            return kind
+    return None
 
 
 BAD_CALL = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
@@ -309,7 +333,7 @@ CHECKED = ("advantage", "extra", "guide", "method", "reduction", "rollout_plan",
 
 
 def _advice(kind: str | None) -> str:
-    """The next step for the author of a part of that kind; None where no part is known."""
+    """Return the next step for the author of a part of that kind; None if no part is known."""
     interface = "Fix it there: docs/extending.md describes the interface"
     if kind in CHECKED:
         return f"{interface}, and sage_rlvr.testing.check_{kind} checks it"
@@ -318,27 +342,11 @@ def _advice(kind: str | None) -> str:
     return interface if kind else f"{interface}, and sage_rlvr.testing has a check for each kind of part"
 
 
-def _kind_of(error: BaseException) -> str | None:
-    """The kind of the part that was at work, by the innermost frame of a method or factory of a registered part."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in reversed(frames):
-        if kind := _kinds.get(frame.f_code):
-            return kind
-        for one in _bases(type(frame.f_locals.get("self"))):
-            if one in _kinds:
-                return _kinds[one]
-    return None
-
-
-def _bases(part: Any) -> tuple[Any, ...]:
-    """A class with its bases; a function as the key under which `registered` has put it."""
-    if inspect.isclass(part):
-        return part.__mro__
-    return (part.__code__,) if inspect.isfunction(part) else ()
-
-
 def raised_at(error: BaseException) -> str:
-    """ "file.py:12", the innermost line of an exception outside this package, Python and installed ones; else the innermost."""
+    """Return "file.py:12", the innermost line of an exception outside this package, Python and installed packages.
+
+    Without such a line, return the innermost.
+    """
     frames = _frames(error) or [(Path("?"), 0)]
     homes = {Path(__file__).parent, Path(sysconfig.get_path("stdlib"))}
     outside = (at for at in frames if "site-packages" not in at[0].parts and homes.isdisjoint(at[0].parents))
@@ -347,13 +355,13 @@ def raised_at(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[tuple[Path, int]]:
-    """(file, line) of an exception's frames in files, the innermost first."""
+    """Return (file, line) of an exception's frames in files, the innermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     return [(Path(f.filename).resolve(), f.lineno or 1) for f in reversed(frames) if not f.filename.startswith("<")]
 
 
 def _message_of(error: BaseException) -> str:
-    """An exception in a line; of an attribute that is not there its neighbor."""
+    """Return an exception in one line; for a missing attribute with the nearest name."""
     near = nearest(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.obj is not None else None
     text = f"{type(error).__name__}: {error}".rstrip(".") + (f"; did you mean {near!r}?" if near else "")
     return f"{text}; it must not end the process" if isinstance(error, SystemExit) else text

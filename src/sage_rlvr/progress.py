@@ -26,7 +26,7 @@ SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guid
 NEWEST = 32  # intervals that count for the time left
 FIRST_S = 2.0  # before long work prints its first line
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""A context of so many things, whose value is called with how many more are done."""
+"""Function that returns a context for a number of things; its value is called with the number of newly finished ones."""
 
 
 def quiet_libraries() -> None:
@@ -44,7 +44,7 @@ class PlainConsole(Console):
         super().__init__(**{"highlight": False, "markup": False, "emoji": False, "force_jupyter": False} | options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As `Console.render`; what rich itself sends to steer the terminal stays."""
+        """Render like `Console.render`; rich's own control codes for the terminal stay."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
 
@@ -63,12 +63,13 @@ class Silent:
         self.first = done
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """`done` steps are there, those of earlier processes included; metrics: name -> value of what was just done.
+        """Report that `done` steps are finished, including those of earlier processes; metrics: name -> value of the last one.
 
-        Of several updates per rollout each may come by itself with the same `done`, and only one of them knows the reward."""
+        With several updates per rollout each may be reported with the same `done`, and only one of them knows the reward.
+        """
 
     def note(self, line: str) -> None:
-        """A sentence for the reader of the run, before its first step or between steps."""
+        """Report a sentence for the reader of the run, before its first step or between steps."""
 
     def close(self) -> None:
         """End the report."""
@@ -78,14 +79,14 @@ Reporter = Silent  # whatever has these four methods
 
 
 class Pace:
-    """Seconds per step from the times at which steps were done."""
+    """Seconds per step, from the times at which steps were done."""
 
     def __init__(self, done: int = 0) -> None:
         self.done, self.at, self.warm = done, time.monotonic(), False
         self.seconds: deque[float] = deque(maxlen=NEWEST)
 
     def see(self, done: int) -> None:
-        """`done` steps are there now."""
+        """Record that `done` steps are finished now."""
         if done <= self.done:
             return
         now = time.monotonic()
@@ -94,15 +95,17 @@ class Pace:
         self.done, self.at, self.warm = done, now, True
 
     def left(self, steps: int) -> float | None:
-        """Seconds for this many more steps; None before the second interval."""
+        """Return the seconds for this many more steps; None before the second interval."""
         return statistics.median(self.seconds) * steps if self.seconds else None
 
 
 def seconds_left(runs: Mapping[Any, tuple[int, Sequence[Mapping[str, Any]]]], workers: int) -> float | None:
-    """Seconds until all runs have ended, from what their own newest steps took; None before one has taken two.
+    """Return the seconds until all runs have ended, from the durations of their newest steps; None before one has two steps.
 
-    runs: run -> (steps left, its newest rows of metrics). A run without steps takes what the others take. Never less than the
-    longest run by itself, nor than all of them split over `workers`.
+    A run without steps is assumed to take as long as the rest. The result is never less than the longest run by itself, nor than
+    all of them split over `workers`.
+
+    runs: run -> (steps left, its newest rows of metrics).
     """
     taken = {
         run: [row["time/step_s"] for row in rows[-NEWEST:] if "time/step_s" in row] for run, (_, rows) in runs.items()
@@ -116,20 +119,20 @@ def seconds_left(runs: Mapping[Any, tuple[int, Sequence[Mapping[str, Any]]]], wo
 
 
 def in_words(seconds: float | None) -> str:
-    """ "about 45 s left", "about 12 min left", or "time left unknown" before a measurement."""
+    """Return "about 45 s left", "about 12 min left", or "time left unknown" before a measurement."""
     if seconds is None:
         return "time left unknown"
     return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
 
 
 def noted(metrics: Mapping[str, float]) -> str:
-    """The logged metrics of a progress line."""
+    """Return the logged metrics of a progress line."""
     return "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
 
 
 @contextmanager
 def reporting(say: Callable[[str], None], what: str, first: float = FIRST_S, every: float = 20.0) -> Iterator[None]:
-    """Say what goes on, and for how long, while work without countable steps takes longer than `first` seconds."""
+    """Print the current work and its duration while work without countable steps takes longer than `first` seconds."""
     done, began = threading.Event(), time.monotonic()
 
     def tell() -> None:
@@ -148,7 +151,7 @@ def reporting(say: Callable[[str], None], what: str, first: float = FIRST_S, eve
 
 
 class Bar:
-    """A bar in a terminal; elsewhere a line after FIRST_S seconds, then every `every` seconds, and at the end."""
+    """Bar in a terminal; elsewhere a line after FIRST_S seconds, then every `every` seconds, and at the end."""
 
     def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
         self.console, self.label, self.total, self.every = console, label, total, every
@@ -172,7 +175,7 @@ class Bar:
         self.console.print(f"{self.label} {self.pace.done}/{self.total}, time left unknown", soft_wrap=True)
 
     def update(self, done: int, note: str = "") -> None:
-        """The bar at `done`, with the time left and a note behind it."""
+        """Show the bar at `done`, with the time left and a note after it."""
         self.pace.see(done)
         words = in_words(self.pace.left(self.total - done)) if done < self.total else "done"
         self.rich.update(self.task, completed=done, note=f"{words}  {note}")
@@ -189,13 +192,13 @@ class Bar:
 
 
 class Terminal(Silent):
-    """The progress of one run, with its newest loss, reward, KL, q and entropy.
+    """Progress of one run, with its newest loss, reward, KL, q and entropy.
 
-    A value stays until another one of its name comes, so that the reward of a rollout is shown beside all of its updates.
+    A value stays until another one of its name comes, so that the reward of a rollout is shown with all of its updates.
     """
 
     def __init__(self, label: str, every: float = 15.0, say: Callable[[str], None] | None = None) -> None:
-        """say: where notes go while no bar is on the screen; by default stderr."""
+        """Store the settings. say: prints notes while no bar is on the screen; by default to stderr."""
         self.label, self.every, self.say = label, every, say
         self.console = PlainConsole(stderr=True)
         self.bar: Bar | None = None
@@ -209,13 +212,13 @@ class Terminal(Silent):
         self.bar = Bar(self.console, self.label, total, done, self.every)
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """The bar at `done`, or a line when it is due."""
+        """Show the bar at `done`, or a line when it is due."""
         assert self.bar is not None
         self.newest |= {name: metrics[name] for name in SHOWN if name in metrics}
         self.bar.update(done, noted(self.newest))
 
     def note(self, line: str) -> None:
-        """Print a sentence, above the bar where there is one: another console would write into the bar's line."""
+        """Print a sentence, above the bar if there is one: another console would write into the bar's line."""
         if self.say is None or (self.bar is not None and self.console.is_terminal):
             self.console.print(line, soft_wrap=True)
         else:
@@ -229,11 +232,11 @@ class Terminal(Silent):
 
 @contextmanager
 def counting(console: Console, label: str, total: int, every: float = 20.0) -> Iterator[Callable[[int], None]]:
-    """Yields advance(n): `n` more of `total` are done."""
+    """Yield advance(n): `n` more of `total` are done."""
     bar, done = Bar(console, label, total, every=every), 0
 
     def advance(n: int) -> None:
-        """`n` more are done."""
+        """Record that `n` more are done."""
         nonlocal done
         done += n
         bar.update(done)

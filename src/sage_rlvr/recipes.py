@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ import yaml
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Issue, choose_from, nearest, short, suggest
 from sage_rlvr.paths import ROW_SUFFIXES, KeyPath, anchored
-from sage_rlvr.registry import registry_of
+from sage_rlvr.registry import names_of, own_hint
 from sage_rlvr.safe_io import read_text
 
 MAX_BYTES = 1_000_000
@@ -52,7 +53,7 @@ _CONSTANTS |= {"true": True, "True": True, "TRUE": True, "false": False, "False"
 
 
 def parse_scalar(text: str) -> bool | int | float | str | None:
-    """An unquoted YAML scalar by the YAML 1.2 core schema: `1e-6` is a number; `no`, `on` and `010` are text."""
+    """Return an unquoted YAML scalar by the YAML 1.2 core schema: `1e-6` is a number; `no`, `on` and `010` are text."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text) and len(text) <= 40:
@@ -73,7 +74,7 @@ class _Reader:
         self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
 
     def read(self) -> Any:
-        """The one document of the text as plain values, None where it is empty; `origins` then knows each value's line."""
+        """Return the one document of the text as plain values, None if it is empty; `origins` then has each value's line."""
         next(self.events)  # stream start
         if isinstance(next(self.events), yaml.StreamEndEvent):
             return None
@@ -116,7 +117,7 @@ class _Reader:
 
 
 def parse_yaml(text: str, source: str = "YAML") -> Tree:
-    """YAML text whose top level is a mapping -> Tree. Raises ConfigError that names source, line and next step."""
+    """Return the tree of a YAML text with a mapping at its top level. Raise ConfigError that names source, line and next step."""
     value, origins = _parse(text, source)
     if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{source}: the top level must be `key: value` lines, not {short(value)}")
@@ -136,7 +137,7 @@ def _parse(text: str, source: str) -> tuple[Any, dict[KeyPath, str]]:
 
 
 def read(path: Path) -> Tree:
-    """Read a YAML file without its `base:`; use `load` for recipes. Raises ConfigError for an unreadable or too large file."""
+    """Read a YAML file without its `base:`; use `load` for recipes. Raise ConfigError for an unreadable or too large file."""
     return parse_yaml(read_text(path, MAX_BYTES, ConfigError, "is this a recipe?"), str(path))
 
 
@@ -145,8 +146,12 @@ def read(path: Path) -> Tree:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe that `locate` has found. name: of run directories and tables. file: with its settings; above: settings that go
-    before those of the file, which a method by name and a task bring."""
+    """A recipe that `locate` has found.
+
+    name   of run directories and tables
+    file   its file of settings
+    above  settings that override those of the file, from a method by name and a task
+    """
 
     name: str
     file: Path
@@ -157,28 +162,30 @@ class Recipe:
 
     @property
     def settings(self) -> list[str]:
-        """Of a method by name the line that says whose settings it gets, as a comment of YAML."""
+        """Return a YAML comment on the source of the settings of a method by name."""
         family = self.file.parent.name
         pretrained = ", those for a pretrained model, because the task is a file of rows" if family == ROWS else ""
         return [f"# settings: {family}/{self.file.stem}{pretrained}"] if self.above else []
 
 
 def _folder(family: str) -> Path:
-    """Where a family of recipes lies: inside the installed package, or in the repository's recipes/."""
+    """Return the folder of a family of recipes: inside the installed package, or in the repository's recipes/."""
     package = Path(__file__).resolve().parent
     inside = package / "assets" / "recipes"
     return (inside if inside.is_dir() else package.parents[1] / "recipes") / family
 
 
 def is_shipped(file: Path) -> bool:
-    """Whether a file is a recipe of this package, whose paths start at the working directory."""
+    """Return True if a file is a recipe of this package, whose paths start at the working directory."""
     folder = file.resolve().parent
     return folder == _folder("").resolve() or (folder.parent == _folder("").resolve() and folder.name in FAMILIES)
 
 
 def shipped(*families: str) -> dict[str, Path]:
-    """name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every recipe that the package ships, or of these
-    families. Recipes of Countdown and designs have a short name too: "sft", "demo"."""
+    """Return name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every shipped recipe, or of these families.
+
+    Recipes of Countdown and designs have a short name too: "sft", "demo".
+    """
     files: dict[str, Path] = {}
     for family in families or FAMILIES:
         for file in sorted(_folder(family).glob("*.yaml")):
@@ -191,8 +198,10 @@ def shipped(*families: str) -> dict[str, Path]:
 
 
 def named_methods(family: str = DEFAULT_TASK) -> dict[str, tuple[Tree, str]]:
-    """name -> the settings {"method": ...} of a method on a task, and what a comment says of it: the entries of the task's
-    methods.yaml, then those of recipes/methods.yaml."""
+    """Return name -> the settings {"method": ...} of a method on a task, and its comment.
+
+    These are the entries of the task's methods.yaml, then those of recipes/methods.yaml.
+    """
     methods: dict[str, tuple[Tree, str]] = {}
     for file in (_folder(family) / f"{METHODS}.yaml", _folder("") / f"{METHODS}.yaml"):
         if not file.is_file():
@@ -205,7 +214,7 @@ def named_methods(family: str = DEFAULT_TASK) -> dict[str, tuple[Tree, str]]:
 
 
 def _comments(text: str) -> dict[str, str]:
-    """key -> the comment right above it, as a headline; of the keys at the top level."""
+    """Return key -> the comment right above it, as a headline; for the keys at the top level."""
     comments, comment = {}, ""
     for line in text.splitlines():
         if line.startswith("#"):
@@ -218,7 +227,7 @@ def _comments(text: str) -> dict[str, str]:
 
 
 def tasks_with_base() -> dict[str, str]:
-    """What `--task` may name -> the family whose base.yaml has the settings: the family, and the name of its task."""
+    """Return the values of `--task` -> the family whose base.yaml has the settings: the family, and the name of its task."""
     families: dict[str, str] = {}
     for family in FAMILIES:
         file = _folder(family) / "base.yaml"
@@ -231,10 +240,12 @@ def tasks_with_base() -> dict[str, str]:
 
 
 def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> Recipe:
-    """The recipe of a file, of a shipped recipe's name, or of a method's: the settings of a task with this method.
+    """Return the recipe of a file, of a shipped recipe's name, or of a method's: the settings of a task with this method.
 
-    task: a family with a base.yaml ("countdown", the default, "words", ...), a recipe whose settings are taken, or a file of
-    rows. folder: where a relative path starts. ConfigError names the nearest of either kind.
+    ConfigError names the nearest of either kind.
+
+    task: a family with a base.yaml ("countdown", the default, "words", ...), a recipe whose settings are used, or a file of
+    rows. folder: where a relative path starts.
     """
     path, text = folder / name, str(name)
     if task is not None:
@@ -255,7 +266,7 @@ def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> 
 
 
 def _method_on(task: str, method: str) -> Recipe:
-    """The settings of a task with a method by name."""
+    """Return the settings of a task with a method by name."""
     families = tasks_with_base()
     if task in families:
         family, above, file = families[task], Tree(), None
@@ -274,20 +285,24 @@ def _method_on(task: str, method: str) -> Recipe:
         return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
     recipe = _method_of(family, method)
     if recipe is None:
-        known = [*named_methods(family), *registry_of("method")]
+        known = [*named_methods(family), *names_of("method")]
         near = nearest(method, known)
+        own = own_hint().removeprefix(".") if near else own_hint()
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
-        raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
+        raise ConfigError(f"{method!r}: unknown method; {hint}{own}")
     stem = recipe.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
     return Recipe(stem, recipe.file if file is None else file, merge(above, recipe.above))
 
 
 def _method_of(family: str, method: str) -> Recipe | None:
-    """The base recipe of a family with a method by its name in methods.yaml, else in the registry; None where neither has it."""
+    """Return the base recipe of a family with a method by its name in methods.yaml, else in the registry.
+
+    Return None if neither has it.
+    """
     entries = named_methods(family)
     if method in entries:
         settings = entries[method][0]
-    elif method in registry_of("method"):
+    elif method in names_of("method"):
         settings = Tree({"method": {"name": method}}, {("method",): method})
     else:
         return None
@@ -296,20 +311,21 @@ def _method_of(family: str, method: str) -> Recipe | None:
 
 
 def trainable(task: str = DEFAULT_TASK) -> list[str]:
-    """What `train NAME --task TASK` takes: recipes of the task with a method, names of methods.yaml, registered methods."""
+    """Return the names for `train NAME --task TASK`: recipes of the task with a method, methods of methods.yaml, registered ones.
+    """
     files = [file.stem for name, file in shipped(task).items() if name == f"{task}/{file.stem}" and "method" in load(file)]
-    return list(dict.fromkeys([*files, *named_methods(task), *registry_of("method")]))
+    return list(dict.fromkeys([*files, *named_methods(task), *names_of("method")]))
 
 
 def maker_of(folder: str) -> str:
-    """The command by which a shipped recipe says, in its comments, that a policy's folder is made; "" for none."""
+    """Return the command, from the comments of a shipped recipe, that makes a policy's folder; "" for none."""
     pattern = re.compile(r"^#\s*sage-rlvr (\S.* --(?:out|run) (\S+))\s*$", re.MULTILINE)
     commands = (pair for name, file in shipped().items() if "/" in name for pair in pattern.findall(read_text(file)))
     return next((suggest(*words.split()) for words, made in commands if folder in (made, f"{made}/policy")), "")
 
 
 def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
-    """The file of a path, seen from `folder`, or of a shipped recipe's name. ConfigError names the nearest of either."""
+    """Return the file of a path, seen from `folder`, or of a shipped recipe's name. ConfigError names the nearest of either."""
     path, known, short_name = folder / name, shipped(*families), str(name).removesuffix(".yaml")
     if path.is_file():
         return path
@@ -321,7 +337,7 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
         raise ConfigError(f"{name}: a recipe, but not one of {', '.join(families)}; run it with: {suggest(command, short_name)}")
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
-    named = [] if families else [*named_methods(), *(registry_of("method") if not path.suffix else ())]
+    named = [] if families else [*named_methods(), *(names_of("method") if not path.suffix else ())]
     if (near := nearest(path.stem, local)) is not None:
         hint = f"did you mean {local[near]}?"
     elif (not path.suffix or path.parent.is_dir()) and (near := nearest(short_name, [*known, *named])) is not None:
@@ -335,14 +351,14 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
 
 
 def _recipe_named(name: str) -> Tree | None:
-    """The tree of a recipe or method of that name, None where there is none."""
+    """Return the tree of a recipe or method of that name, None if there is none."""
     with suppress(ConfigError):
         return load(name)
     return None
 
 
 def recipe(name: str, family: str = "countdown") -> Path:
-    """The path of a shipped file, e.g. recipe("base.yaml"). `ConfigError` lists what there is instead."""
+    """Return the path of a shipped file, e.g. recipe("base.yaml"). `ConfigError` lists the existing ones."""
     file = _folder(family) / name
     if not file.is_file():
         there = ", ".join(sorted(p.name for p in file.parent.iterdir()))
@@ -351,7 +367,7 @@ def recipe(name: str, family: str = "countdown") -> Path:
 
 
 def headline(file: Path) -> str:
-    """The first sentence of a recipe's first comment, up to a full stop or a command ("#   sage-rlvr ...")."""
+    """Return the first sentence of a recipe's first comment, up to a full stop or a command ("#   sage-rlvr ...")."""
     lines = read_text(file, MAX_BYTES).splitlines()
     first = next((i for i, x in enumerate(lines) if x[:1] != "#" or x.startswith("#   ")), 0)
     return _first_sentence(" ".join(line.lstrip("# ") for line in lines[:first]))
@@ -362,7 +378,7 @@ def _first_sentence(text: str) -> str:
 
 
 def copy(name: str, to: Path) -> Path:
-    """Write a shipped recipe, or a method by name, to a file whose `base:` is the shipped recipe. Returns the file.
+    """Write a shipped recipe, or a method by name, to a file whose `base:` is the shipped recipe. Return the file.
 
     Raises ConfigError if `to` exists.
     """
@@ -387,13 +403,15 @@ def copy(name: str, to: Path) -> Path:
 
 
 def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), task: str | None = None) -> Tree:
-    """Read a recipe, merge it over the file that its `base:` names (which may have a base too), load the `plugins:` of each, apply
-    `--a.b value` edits.
+    """Read a recipe, merge it over the file that its `base:` names, load the `plugins:` of each, apply `--a.b value` edits.
 
-    path: a YAML file, the name of a shipped one, or of a method, or what `locate` has found. overrides: pairs such as
-    ("optimizer.lr", "3e-5"); the value is a YAML scalar or flow collection. task: whose settings a method by name is given, see
-    `locate`. Nothing is decoded yet.
-    Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
+    A base may have a base too. Nothing is decoded yet. Raises ConfigError for a missing, oversized or malformed file and for a
+    malformed override.
+
+    Args:
+        path: a YAML file, the name of a shipped one, or of a method, or the result of `locate`.
+        overrides: pairs such as ("optimizer.lr", "3e-5"); the value is a YAML scalar or flow collection.
+        task: the task for a method by name, see `locate`.
     """
     tree = _over_its_bases(path if isinstance(path, Recipe) else locate(path, task))
     for key, text in overrides:
@@ -402,7 +420,7 @@ def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), t
 
 
 def _over_its_bases(recipe: Recipe, below: tuple[Path, ...] = ()) -> Tree:
-    """The tree of a recipe with its bases, the plugins of each loaded. below: the files whose bases have led here."""
+    """Return the tree of a recipe with its bases, the plugins of each loaded. below: the files whose bases have led here."""
     tree = read(recipe.file)
     base = tree.pop("base", None)
     if base is not None:
@@ -416,7 +434,7 @@ def _over_its_bases(recipe: Recipe, below: tuple[Path, ...] = ()) -> Tree:
 
 
 def resolved(tree: Tree) -> Tree:
-    """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
+    """Return the tree with absolute paths, each relative to the place where it was written (`sage_rlvr.paths` has the rule)."""
 
     def start(key_path: KeyPath) -> Path | None:
         written = next((key_path[:n] for n in range(len(key_path), -1, -1) if key_path[:n] in tree.origins), None)
@@ -429,9 +447,32 @@ def resolved(tree: Tree) -> Tree:
     return Tree(anchored(dict(tree), (), start), tree.origins)
 
 
+def fitted(tree: Tree) -> Tree:
+    """Return the tree with a shipped recipe's warm-up cut to half the run's updates if it is not shorter than the run.
+
+    A warm-up that the user wrote is not changed and raises an error later: a user who shortens a run has not asked for a shipped
+    one.
+    """
+    place = ("optimizer", "warmup_steps")
+    origin = tree.origins.get(place, "")
+    if not origin.rpartition(":")[0] or origin.startswith("--") or not is_shipped(Path(origin.rpartition(":")[0])):
+        return tree
+    plan = tree.get("updates")
+    per_step = [plan.get(name, 1) for name in ("epochs", "minibatches")] if isinstance(plan, dict) else []
+    counts = [tree.get("steps"), *per_step]
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        return tree  # which decoding refuses
+    updates = math.prod(counts)
+    if tree["optimizer"]["warmup_steps"] < updates:
+        return tree
+    return Tree(_set(tree, place, updates // 2), tree.origins)
+
+
 def use_plugins(tree: Tree, path: Path) -> None:
-    """Load the files that `plugins:` of a recipe or a design lists, relative to its `path`, and take the list out of the tree; a
-    mapping (name: hash) is what a run has recorded."""
+    """Load the files that `plugins:` of a recipe or a design lists, relative to its `path`, and remove the list from the tree.
+
+    A mapping (name: hash) is the record of a run.
+    """
     files = tree.get("plugins", [])
     if isinstance(files, dict):
         return
@@ -457,9 +498,11 @@ def _inherit(path: Path, base: Any, tree: Tree, below: tuple[Path, ...]) -> Tree
 
 
 def merge(below: Tree, above: Tree) -> Tree:
-    """Deep merge; `above` wins. Mappings join key by key, with two exceptions in which `above` replaces the whole:
-    mappings that name themselves differently (`name: branch` over `name: token`), and mappings with numbers as keys
-    (`counts: {4: 1.0}` is one value)."""
+    """Merge deeply; `above` wins. Mappings join key by key.
+
+    In two cases `above` replaces a mapping: if both name themselves differently (`name: branch` over `name: token`), and if the
+    keys are numbers (`counts: {4: 1.0}` is one value).
+    """
     return Tree(_merge(below, above), {**below.origins, **above.origins})
 
 
@@ -474,10 +517,10 @@ def _merge(below: Any, above: Any) -> Any:
 
 
 def override(tree: Tree, key: str, text: str) -> Tree:
-    """A new tree with one edit, as `--a.b value` on the command line makes it.
+    """Return a new tree with one edit, as `--a.b value` on the command line makes it.
 
     key: dotted place, with or without leading dashes ("optimizer.lr"). text: YAML scalar or flow collection. Setting
-    `x.name` to another name drops the old one's settings, as a mapping with a different name does in `merge`.
+    `x.name` to another name drops the old one's settings, like a mapping with a different name in `merge`.
     """
     name = "--" + key.lstrip("-")
     key_path = key_path_of(key)
@@ -496,7 +539,7 @@ def override(tree: Tree, key: str, text: str) -> Tree:
 
 
 def key_path_of(key: str) -> KeyPath:
-    """The place that an override's key names: "--optimizer.max-grad-norm" -> ("optimizer", "max_grad_norm")."""
+    """Return the place that an override's key names: "--optimizer.max-grad-norm" -> ("optimizer", "max_grad_norm")."""
     return tuple(key.lstrip("-").replace("-", "_").split("."))
 
 
@@ -521,5 +564,5 @@ def _set(node: Any, key_path: KeyPath, value: Any) -> Any:
 
 
 def dotted(key_path: Sequence[str]) -> str:
-    """("rollout", "group_size") -> "rollout.group_size", the form that `--a.b value` takes."""
+    """Return ("rollout", "group_size") as "rollout.group_size", the form that `--a.b value` takes."""
     return ".".join(key_path)

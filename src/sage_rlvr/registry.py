@@ -6,55 +6,33 @@
 
     GUIDES["rarity"], GUIDES.help()["rarity"], GUIDES.label("rarity")
 
-Parts from outside join by an entry point (group `sage_rlvr.guides`, ...) or by a plugin (`plugins.py`); both are looked
-for when a name is asked for that is not here, and when all are listed. Parts of `contrib` join by entry points too.
-
-Parts of the core are found by `gather`: a new file in a folder that gathers is known without a line elsewhere.
+Parts of this package have a line in names.py, by which those of `contrib` are imported at their first use. Parts from
+outside come from an entry point (group `sage_rlvr.guides`, ...) or from a plugin (`plugins.py`); both are searched if a name
+is unknown, and for a list of all.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import inspect
-import pkgutil
 import re
 import sys
 import warnings
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.errors import ConfigError, choose_from, short
 from sage_rlvr.extras import advice
+from sage_rlvr.names import PARTS, REGISTRIES
 
 if TYPE_CHECKING:
     from importlib import metadata
 
 P = TypeVar("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-
-HOMES = {
-    "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
-    "extra": "sage_rlvr.core.extras:EXTRAS",
-    "generator": "sage_rlvr.models.vllm:GENERATORS",
-    "guide": "sage_rlvr.core.guides:GUIDES",
-    "method": "sage_rlvr.methods:METHODS",
-    "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
-    "rollout_plan": "sage_rlvr.core.rollout_plans:ROLLOUT_PLANS",
-    "schedule": "sage_rlvr.core.schedules:SCHEDULES",
-    "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
-    "task": "sage_rlvr.tasks:TASKS",
-    "teacher": "sage_rlvr.tasks.teachers:TEACHERS",
-    "verifier": "sage_rlvr.verifiers:VERIFIERS",
-}  # kind: module and name of its registry, imported when it is first asked for
-
-
-CONTRIB = Path(__file__).with_name("contrib")
-"""Has entry_points.txt, as the metadata of an installed package has. It is no part of this package's own metadata: those are of
-the last install, and a checkout that has moved on, or is on the path without an install, would list other parts than it has."""
 
 CALLED = ("signals", "rewards", "seen", "batch", "log_ratio", "log_ratios", "key")  # what parts are called with
 
@@ -66,12 +44,14 @@ class UnknownPart(ConfigError, KeyError):
 
 
 class Registry(MutableMapping[str, P], Generic[P]):
-    """The parts of one kind by name; a mapping in the order in which they were registered, those of entry points last.
+    """The parts of one kind by name; a mapping in the order of names.py, then those of plugins, then those of entry points.
 
-    kind: the noun of messages ("guide"), a key of `HOMES`. remember: whether a function that is registered makes parts,
-    which then know their call (`call_of`), so that a configuration can be written down again. check: refuses a class whose
-    declaration alone shows that it cannot work; given what messages call it ("guide 'late'"), and the class. form: what such a
-    class declares, in words.
+    kind: the noun of messages ("guide"), a key of `REGISTRIES`.
+    remember: True if a registered function makes parts, which then store their call (`call_of`), so that a configuration can be
+        written down again.
+    check: raises for a class whose declaration alone shows that it cannot work; gets its name in messages ("guide 'late'") and the
+        class.
+    form: the declarations of such a class, in words.
     """
 
     def __init__(
@@ -99,7 +79,6 @@ class Registry(MutableMapping[str, P], Generic[P]):
         label: str | None = None,
         about: str = "",
         arxiv: str = "",
-        added: tuple[str, ...] = (),
     ) -> F: ...
 
     @overload
@@ -111,7 +90,6 @@ class Registry(MutableMapping[str, P], Generic[P]):
         label: str | None = None,
         about: str = "",
         arxiv: str = "",
-        added: tuple[str, ...] = (),
     ) -> Callable[[F], F]: ...
 
     def register(
@@ -122,19 +100,28 @@ class Registry(MutableMapping[str, P], Generic[P]):
         label: str | None = None,
         about: str = "",
         arxiv: str = "",
-        added: tuple[str, ...] = (),
     ) -> Any:
         """Add a part: a frozen dataclass, or a function that makes one; its annotated signature is what a recipe may set.
 
-        As a decorator, with or without arguments. name: in recipes. label: in tables and figures, the name where None.
-        about, arxiv: what it is in a few words, and the number of its paper, for lists. added: arguments of a function that runs
-        were recorded without; at their default they are not recorded, as of a dataclass in `schema.dump`.
-        ConfigError for a class that is no frozen dataclass or that the registry's check refuses, and for a name that another part
-        has.
+        As a decorator, with or without arguments.
+
+        Args:
+            part: the class or function.
+            name: in recipes.
+            label: in tables and figures; None is the name.
+            about: a short description, for lists.
+            arxiv: the number of its paper.
+
+        Raises:
+            ConfigError: a class that is not a frozen dataclass or that fails the registry's check, or a name that another part has.
         """
         if part is None:
-            return functools.partial(self.register, name=name, label=label, about=about, arxiv=arxiv, added=added)
-        name = name or getattr(part, "name", None) or in_snake_case(part.__name__)
+            return functools.partial(self.register, name=name, label=label, about=about, arxiv=arxiv)
+        self._refuse_value(name, part)
+        own = inspect.getattr_static(part, "name", None)
+        name = name or (None if isinstance(own, property) else own) or in_snake_case(part.__name__)
+        if not isinstance(name, str):
+            raise ConfigError(f"{self.kind} {short(part)}: name = {short(name)}: must be a text")
         if self.remember and inspect.isclass(part) and not _is_frozen(part):
             raise ConfigError(
                 f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
@@ -144,18 +131,20 @@ class Registry(MutableMapping[str, P], Generic[P]):
             self._refuse_rule(name, part)
         if self.check is not None and inspect.isclass(part):
             self.check(f"{self.kind.replace('_', ' ')} {name!r}", part)
-        if inspect.isclass(part) and not part.__module__.startswith("sage_rlvr."):  # of its own parts the tests know
+        is_own = part.__module__.startswith("sage_rlvr.")
+        if inspect.isclass(part) and not is_own:  # of its own parts the tests know
             _refuse_arguments(f"{self.kind.replace('_', ' ')} {name!r}", part)
-        if name in contributed(self.kind) and not part.__module__.startswith("sage_rlvr."):
-            self._load(self._entry_points()[name])  # so that it is refused below, as beside a part of the core
+        if not is_own:
+            self._import_own(name)  # a name that a part of this package has is refused below
         there = self._parts.get(name)
-        if there is not None and _written(there) != _written(part):
+        if there is not None and _place(there) != _place(part):
             raise ConfigError(
-                f"{self.kind} {name!r} is already registered as {'.'.join(_written(there))}; use another name="
+                f"{self.kind} {name!r} is already registered as {'.'.join(_place(there))}; use another name="
             )
-        plugins.registered(self.kind, part)
+        if not is_own:
+            _plugins().registered(self.kind, part)
         if self.remember and not inspect.isclass(part):
-            part = _remembering(name, part, added)
+            part = _remembering(name, part)
         elif self.remember:
             part._registered = name
         self._parts[name] = part
@@ -164,8 +153,20 @@ class Registry(MutableMapping[str, P], Generic[P]):
         self._about[name] = about, arxiv
         return part
 
+    def _refuse_value(self, name: str | None, part: Any) -> None:
+        """Raise ConfigError for a value that is neither class nor function, such as a number, a module or a functools.partial.
+
+        A registry that remembers no calls may also hold values of a class of its own.
+        """
+        if hasattr(part, "__module__") and (not self.remember or (callable(part) and hasattr(part, "__qualname__"))):
+            return
+        called = self.kind.replace("_", " ") + (f" {name!r}" if name else "")
+        raise ConfigError(
+            f"{called}: {short(part)} is no class and no function; register a class of this kind, or a function that makes a part"
+        )
+
     def _refuse_rule(self, name: str, function: Any) -> None:
-        """ConfigError for a function that is itself what a part does when it is called: `_remembering` calls it for options."""
+        """Raise ConfigError for a function that is itself the part's computation: `_remembering` calls it for options."""
         given = [key for key in inspect.signature(function).parameters if key in CALLED]
         if not given:
             return
@@ -177,7 +178,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         )
 
     def __setitem__(self, name: str, part: Any) -> None:
-        """Register, whatever stands there; with `del` for tests."""
+        """Register, replacing any part of that name; with `del` for tests."""
         self._parts.pop(name, None)
         self.register(part, name=name)
 
@@ -188,7 +189,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def __getitem__(self, name: str) -> P:
         if name not in self._parts:
-            plugins.use_inherited()
+            _plugins().use_inherited()
+            self._import_own(name)
         if name not in self._parts and name in (declared := self._entry_points()):
             self._load(declared[name])
         if name not in self._parts:
@@ -196,9 +198,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return self._parts[name]
 
     def __iter__(self) -> Iterator[str]:
-        plugins.use_inherited()
-        declared = self._entry_points()  # last, in their own order: not in that in which they were asked for
-        return iter([*(name for name in self._parts if name not in declared), *declared])
+        _plugins().use_inherited()
+        return iter(dict.fromkeys([*self._own, *self._parts, *self._entry_points()]))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -207,16 +208,16 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return isinstance(name, str) and (name in self._parts or name in list(self))
 
     def unknown(self, name: object) -> str:
-        """The error text for an unknown name: the nearest name and all names."""
+        """Return the error text for an unknown name: the nearest name and all names."""
         return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{self.own}"
 
     @property
     def own(self) -> str:
-        """What messages about an unknown name add where no plugin is loaded."""
-        return "" if plugins.loaded() else ". A part of your own needs --plugin FILE.py"
+        """Return the addition to messages about an unknown name if no plugin is loaded."""
+        return own_hint()
 
     def items(self) -> ItemsView[str, P]:
-        """The parts by name; one from outside that does not load is left out with a warning."""
+        """Return the parts by name; one from outside that does not load is left out with a warning."""
         parts = {}
         for name in self:
             try:
@@ -226,48 +227,54 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return parts.items()
 
     def values(self) -> ValuesView[P]:
-        """The parts, those that load."""
+        """Return the parts that load."""
         return dict(self.items()).values()
 
     def name_of(self, part: object) -> str | None:
-        """The name of an entry; None for what is not registered."""
+        """Return the name of an entry; None if it is not registered."""
         return next((name for name, entry in self._parts.items() if entry is part), None)
 
     def help(self) -> dict[str, str]:
-        """name -> the first sentence of the part's docstring."""
+        """Return name -> the first sentence of the part's docstring."""
         return {name: first_sentence(part) for name, part in self.items()}
 
     def label(self, name: str) -> str:
-        """The name of the part in tables and figures."""
-        self._ask(name)
+        """Return the name of the part in tables and figures."""
+        self._import_own(name)  # a label is registered with its part
         return self._labels.get(name, name)
 
     def about(self, name: str) -> tuple[str, str]:
-        """A short description of the part, by default the first sentence of its docstring, and the arXiv number of its paper or
-        ""."""
-        self._ask(name)
+        """Return a short description of the part, by default its docstring's first sentence, and the arXiv number of its paper or
+        "".
+        """
+        self._import_own(name)
         words, arxiv = self._about.get(name, ("", ""))
         return words or first_sentence(self[name]), arxiv
 
-    def _ask(self, name: str) -> None:
-        """Import the file of contrib that has the part, since what is said of a part is registered with it."""
-        if name not in self._parts and name in contributed(self.kind):
-            self[name]
+    @property
+    def _own(self) -> Mapping[str, str]:
+        """Return name -> home of the parts of this package."""
+        return PARTS.get(self.kind, {})
+
+    def _import_own(self, name: str) -> None:
+        """Import the module of a part of this package, which registers it."""
+        if name in self._own and name not in self._parts:
+            part = _imported(self._own[name])
+            if name not in self._parts:  # its module does not, as those of tasks
+                self.register(part, name=name)
 
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
-        """name -> the entry points that declare it; a name with several is refused when it is asked for. A name of `contrib` is
-        its own, whatever packages are installed."""
+        """Return name -> the entry points of other packages that declare it; a name with several raises an error at its use."""
         from importlib import metadata  # a fifth of the time that `--help` may take
 
-        group, own = f"sage_rlvr.{self.kind}s", contributed(self.kind)
-        entries = {name: [metadata.EntryPoint(name, home, group)] for name, home in own.items()}
-        for entry in metadata.entry_points(group=group):
-            if entry.name not in own:
+        entries: dict[str, list[metadata.EntryPoint]] = {}
+        for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s"):
+            if entry.name not in self._own:
                 entries.setdefault(entry.name, []).append(entry)
         return entries
 
     def _load(self, entries: list[metadata.EntryPoint]) -> None:
-        entry = entries[0]
+        entry, plugins = entries[0], _plugins()
         if len(entries) > 1:
             listed = " and ".join(sorted(map(plugins.described, entries)))
             raise ConfigError(
@@ -275,115 +282,100 @@ class Registry(MutableMapping[str, P], Generic[P]):
                 "order. Uninstall all but one of them"
             )
         part = plugins.load_entry_point(self.kind, entry)
-        if entry.name not in self._parts:  # else the module has registered it itself
+        if entry.name in self._parts:  # the module has registered it itself
+            return
+        try:
+            self._refuse_value(entry.name, part)  # here too: None would make `register` a decorator
             self.register(part, name=entry.name)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (of the package {plugins.described(entry)})") from error
 
 
-@functools.cache
-def contributed(kind: str) -> dict[str, str]:
-    """name -> "module:object" of what `contrib` adds of a kind, or of the command line's "command". Read as text: `--help` must not
-    wait for importlib.metadata, which takes a fifth of its time."""
-    text = CONTRIB.joinpath("entry_points.txt").read_text(encoding="utf-8")
-    section = text.partition(f"[sage_rlvr.{kind}s]\n")[2].partition("\n[")[0]
-    lines = (line.partition("=") for line in section.splitlines() if "=" in line and not line.startswith("#"))
-    return {name.strip(): home.strip() for name, _, home in lines}
+def own_hint() -> str:
+    """What messages about an unknown name add where no plugin is loaded."""
+    return "" if _plugins().loaded() else ". A part of your own needs --plugin FILE.py"
 
 
-def gather(package: str, registry: Registry[P]) -> dict[str, P]:
-    """Import every file of a package, and give what they register: its name in Python -> the part.
+def _plugins() -> ModuleType:
+    """plugins.py, imported when a name is not known here, when all are listed, and for parts from outside."""
+    from sage_rlvr import plugins  # late: most imports of a method need no code from outside
 
-    The order is the alphabet's, a folder standing where its name does; what a file imports comes before it. Pages, help and
-    refusals list parts in this order.
-    """
-    parts: dict[str, P] = {}
-    for file in pkgutil.walk_packages(sys.modules[package].__path__, f"{package}."):
-        module = importlib.import_module(file.name)
-        parts |= {
-            name: part
-            for name, part in vars(module).items()
-            if getattr(part, "__module__", None) == file.name and registry.name_of(part) is not None
-        }
-    return parts
+    return plugins
 
 
-def declared(folder: Path, registry: str) -> list[str]:
-    """Names in Python of what the files of a folder register (`@GUIDES.register`), read from their text: no torch is loaded."""
-    pattern = re.compile(rf"^@{registry}\.register\b.*\n(?:@.*\n)*(?:class|def) (\w+)", re.MULTILINE)
-    return [name for file in sorted(folder.rglob("*.py")) for name in pattern.findall(file.read_text(encoding="utf-8"))]
-
-
-def help_of(kind: str) -> dict[str, str]:
-    """`registry_of(kind).help()`. Where torch is not installed: of the parts of this package alone, read from their text."""
+def _asked(ask: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """Return the answer of the parts themselves; if torch or another module of an extra is missing, the other one."""
     try:
-        return registry_of(kind).help()
+        return ask()
     except ModuleNotFoundError as error:
         if advice(error) is None:
             raise
-    registry = HOMES[kind].partition(":")[2]
-    return dict(pair for file in sorted(Path(__file__).parent.rglob("*.py")) for pair in _written_in(file, registry))
+    return otherwise()
 
 
-def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
-    """(name, first sentence of the docstring) of each part that a file registers by a decorator."""
-    text = file.read_text(encoding="utf-8")
-    if f"@{registry}.register" not in text:
-        return
-    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    for node in nodes:
-        for mark in node.decorator_list:
-            call = mark if isinstance(mark, ast.Call) else ast.Call(mark, [], [])
-            if ast.unparse(call.func) == f"{registry}.register":
-                named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-                name = named.get("name") or _own_name(node) or in_snake_case(node.name)
-                yield name, _first_sentence(ast.get_docstring(node) or "")
+def loads(kind: str) -> bool:
+    """Return True if the registry of a kind can be imported: most need torch."""
+    return _asked(lambda: registry_of(kind) is not None, lambda: False)
 
 
-def _own_name(node: ast.AST) -> str | None:
-    """The class attribute `name`, where the class sets it to a text: name = "a", or name, local = "a", False."""
-    for line in node.body if isinstance(node, ast.ClassDef) else ():
-        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
-            continue
-        target: ast.expr = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
-        names = target.elts if isinstance(target, ast.Tuple) else [target]
-        values = line.value.elts if isinstance(line.value, ast.Tuple) else [line.value]
-        for name, value in zip(names, values, strict=False):
-            if ast.unparse(name) == "name":
-                return str(ast.literal_eval(value))
-    return None
+def names_of(kind: str) -> list[str]:
+    """Return the names of the parts of a kind. A registry that was not imported, as without torch, has no parts of plugins."""
+    from importlib import metadata  # slow to load
+
+    _plugins().use_inherited()
+    if REGISTRIES[kind].partition(":")[0] in sys.modules:
+        return list(registry_of(kind))
+    return list(dict.fromkeys([*PARTS[kind], *(entry.name for entry in metadata.entry_points(group=f"sage_rlvr.{kind}s"))]))
+
+
+def help_of(kind: str) -> dict[str, str]:
+    """Return `registry_of(kind).help()`; without torch, names with "" as sentence if one of the parts needs it."""
+    return _asked(lambda: registry_of(kind).help(), lambda: dict.fromkeys(names_of(kind), ""))
+
+
+def about_of(kind: str) -> dict[str, tuple[str, str]]:
+    """Return name -> `Registry.about` of each part of a kind; without torch, as `help_of`."""
+
+    def loaded() -> dict[str, tuple[str, str]]:
+        registry = registry_of(kind)
+        return {name: registry.about(name) for name in registry}
+
+    return _asked(loaded, lambda: dict.fromkeys(names_of(kind), ("", "")))
 
 
 def registry_of(kind: str) -> Registry[Any]:
-    """The registry of a kind of part, a key of `HOMES`."""
-    if kind not in HOMES:
-        raise ConfigError(f"unknown kind of part {kind!r}; choose from: {', '.join(HOMES)}")
-    module, _, name = HOMES[kind].partition(":")
-    registry: Registry[Any] = getattr(importlib.import_module(module), name)
+    """Return the registry of a kind of part, a key of `REGISTRIES`."""
+    if kind not in REGISTRIES:
+        raise ConfigError(f"unknown kind of part {kind!r}; choose from: {', '.join(REGISTRIES)}")
+    registry: Registry[Any] = _imported(REGISTRIES[kind])
     return registry
 
 
+def _imported(home: str) -> Any:
+    """Return the attribute of a home, "module:attribute"."""
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
-    """`registry_of(kind).register(part)`: add a part of your own, for example register("guide", MyGuide)."""
+    """Add your part by `registry_of(kind).register(part)`, for example register("guide", MyGuide)."""
     return registry_of(kind).register(part, name=name, label=label)
 
 
 def call_of(part: object) -> tuple[str, dict[str, Any]] | None:
-    """(name, arguments with their defaults) of the registered function that made the part; None where none did."""
+    """Return (name, arguments with their defaults) of the registered function that made the part; None if none did."""
     call: tuple[str, dict[str, Any]] | None = getattr(part, "_call", None)
     return call
 
 
 def first_sentence(part: object) -> str:
-    """The first paragraph of a docstring in one line, up to its first full stop before a capital."""
-    return _first_sentence(inspect.getdoc(part) or "")
-
-
-def _first_sentence(text: str) -> str:
-    paragraph = " ".join(text.split("\n\n")[0].split())
+    """Return the first paragraph of a docstring in one line, up to its first full stop before a capital."""
+    paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
     return re.split(r"(?<=[\w)\]])(?<!\bDr)\. (?=[A-Z])", paragraph)[0].removesuffix(".")
 
 
-def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]) -> Callable[..., Any]:
-    """The function, whose results know the name and the arguments that made them, in an attribute that no copy inherits."""
+def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, whose results store the name and the arguments that made them, in an attribute that no copy inherits."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -393,9 +385,7 @@ def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]
             raise ConfigError(f"{name}: the registered function {function.__qualname__} returned None; it must return the part")
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        unsaid = {key for key in added if bound.arguments[key] == signature.parameters[key].default}
-        given = {key: value for key, value in bound.arguments.items() if key not in unsaid}
-        object.__setattr__(part, "_call", (name, given))
+        object.__setattr__(part, "_call", (name, dict(bound.arguments)))
         object.__setattr__(part, "_made_in", function.__module__)
         return part
 
@@ -403,7 +393,7 @@ def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]
 
 
 def _refuse_arguments(who: str, part: type) -> None:
-    """ConfigError for a method that does not take the arguments of the one that it overrides: it will be called with them."""
+    """Raise ConfigError for a method that does not accept the arguments of the one that it overrides."""
     for name, own in vars(part).items():
         base = next((vars(kind)[name] for kind in part.__mro__[1:] if name in vars(kind)), None)
         if name == "__init__" or not (inspect.isfunction(own) and inspect.isfunction(base)):
@@ -424,14 +414,14 @@ def _refuse_arguments(who: str, part: type) -> None:
 
 
 def in_snake_case(name: str) -> str:
-    """GroupNormalized: group_normalized."""
+    """Return a name in snake case: GroupNormalized becomes group_normalized."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def _written(part: Any) -> tuple[str, str]:
+def _place(part: Any) -> tuple[str, str]:
     return str(part.__module__), str(part.__qualname__)
 
 
 def _is_frozen(part: type) -> bool:
-    """Whether the class itself is decorated: a base that is would leave its own fields out."""
+    """Return True if the class itself is decorated: a base that is would leave its own fields out."""
     return "__dataclass_params__" in vars(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]

@@ -28,6 +28,9 @@ TEXT = 16 * MIB  # bytes of a text or JSON file; JSON takes up to 25 times as mu
 LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
 ARRAYS = 1024 * MIB  # bytes of an .npz
+UNPACKED = 256 * MIB  # bytes that a packed file may unpack to, whatever its size
+RATIO = 100  # a larger one may unpack to this many times its size
+TOO_LONG = "it unpacks to more than {most:,} bytes; if that is right, unpack it first (gunzip)"
 AGAIN = "restore it from a copy, or create it again"
 KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
@@ -61,13 +64,13 @@ def _check(about: os.stat_result, limit: int) -> None:
 
 
 def read_bytes(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> bytes:
-    """The bytes of a regular file."""
+    """Return the bytes of a regular file."""
     with opened(path, limit, error, advice) as stream:
         return stream.read()
 
 
 def read_text(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> str:
-    """The UTF-8 text of a regular file; line ends as they are, a byte order mark left out."""
+    """Return the UTF-8 text of a regular file; line ends unchanged, without a byte order mark."""
     return decode(read_bytes(path, limit, error, advice), str(path), error, advice)
 
 
@@ -99,12 +102,14 @@ def parse_json(
     advice: str = AGAIN,
     strict: bool = True,
 ) -> Any:
-    """Parse a JSON text. strict: raise an error for NaN, Infinity and numbers beyond float64; else they become floats, as in
-    Python's json module. A repeated key in an object raises an error; Python would use the last. what: the name of the text in the
-    error."""
+    """Parse a JSON text. A repeated key in an object raises an error; Python would use the last.
+
+    what: the name of the text in the error. strict: raise an error for NaN, Infinity and numbers beyond float64; else they become
+    floats, as in Python's json module.
+    """
     text = decode(text, what, error, advice) if isinstance(text, bytes) else text
     hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite} if strict else {}
-    hooks["object_pairs_hook"] = _object
+    hooks["object_pairs_hook"] = object_of
     try:
         tree = json.loads(text, **hooks)
     except RecursionError as problem:
@@ -116,7 +121,11 @@ def parse_json(
     return tree
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of an `object_pairs_hook` for json.
+
+    Raise ValueError for a repeated key, of which Python would use the last.
+    """
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
@@ -147,22 +156,41 @@ def read_lines(
     error: type[SageError] = DataError,
     advice: str = AGAIN,
 ) -> Iterator[tuple[int, bytes, bool]]:
-    """(number from 1, bytes without the line's end, whether it had one) of every line, one held at a time.
+    r"""Yield (number from 1, bytes without the line's end, whether it had one) of every line, one in memory at a time.
 
-    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked.
+    line: bytes that one may have. "\n" is the only line end. A gzip file is unpacked, up to `largest_unpacked` bytes.
     """
     with opened(path, limit, error, advice) as packed, _unpacked(packed) as stream:
-        number = 0
+        number, total, most = 0, 0, limit if stream is packed else largest_unpacked(os.stat(path).st_size)
         while data := stream.readline(line + 1):
             number += 1
+            total += len(data)
             if len(data) > line:
                 raise _Unreadable(f"line {number} has more than {line:,} bytes")
+            if total > most:
+                raise _Unreadable(TOO_LONG.format(most=most))
             yield number, data.removesuffix(b"\n"), data.endswith(b"\n")
+
+
+def read_unpacked(path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of one MiB, unpacked as in `read_lines`."""
+    with opened(path, limit, error, advice) as packed, _unpacked(packed) as stream:
+        total, most = 0, limit if stream is packed else largest_unpacked(os.stat(path).st_size)
+        while data := stream.read(MIB):
+            total += len(data)
+            if total > most:
+                raise _Unreadable(TOO_LONG.format(most=most))
+            yield data
+
+
+def largest_unpacked(size: int) -> int:
+    """Return the bytes that a packed file of `size` bytes may unpack to: a small file cannot fill the memory."""
+    return max(UNPACKED, RATIO * size)
 
 
 @contextmanager
 def _unpacked(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """The stream, unpacked where it begins as gzip does."""
+    """Yield the stream, unpacked if it begins like gzip."""
     head = stream.read(2)
     stream.seek(0)
     if head != b"\x1f\x8b":
@@ -183,7 +211,7 @@ def read_json_lines(
     advice: str = AGAIN,
     strict: bool = True,
 ) -> Iterator[tuple[int, Any]]:
-    """(line number from 1, tree) of every line of a JSON Lines file that is not blank; the refusal names the line."""
+    """Yield (line number from 1, tree) of every line of a JSON Lines file that is not blank; errors name the line."""
     for number, data, _ in read_lines(path, limit, min(limit, LINE), error, advice):
         if data.strip():
             yield number, parse_json(data, f"{path}:{number}", kind, error, advice, strict)
@@ -195,7 +223,7 @@ def read_json_lines(
 def read_npz(
     path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
 ) -> dict[str, np.ndarray]:
-    """Name -> array of an .npz as `numpy.savez` and `savez_compressed` write it; nothing pickled."""
+    """Return name -> array of an .npz as `numpy.savez` and `savez_compressed` write it; nothing pickled."""
     import numpy as np  # of nobody who reads text
 
     with opened(path, limit, error, advice) as stream:
@@ -226,16 +254,27 @@ def understood(what: str | Path, error: type[SageError] = DataError, advice: str
 
 
 def read_parquet(
-    path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches; the first is empty and has the schema. limit: bytes of the file."""
-    import pyarrow as pa  # optional, as is its reader
+    path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN, *,
+    unpacked: int | None = None, rows: int | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """Yield the rows of a Parquet file in batches; the first is empty and has the schema.
+
+    limit: bytes of the file. unpacked: bytes of its columns, unpacked; rows: number of its rows; both None for any number.
+    """
+    import pyarrow as pa  # slow to import, as is its reader
     from pyarrow.parquet import ParquetFile
 
     with opened(path, limit, error, advice) as stream:
         try:
             with ParquetFile(stream, page_checksum_verification=True) as file:
+                if rows is not None and file.metadata.num_rows > rows:
+                    raise _Unreadable(f"{file.metadata.num_rows:,} rows; the limit is {rows:,}")
                 yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
-                yield from file.iter_batches(batch_size=1024, use_threads=False)
+                size = 0
+                for batch in file.iter_batches(batch_size=1024, use_threads=False):
+                    size += batch.nbytes
+                    if unpacked is not None and size > unpacked:
+                        raise _Unreadable(f"it unpacks to more than {unpacked:,} bytes; write it without repeating long values")
+                    yield batch
         except (pa.ArrowException, OSError, OverflowError) as problem:
             raise _Unreadable(f"not a Parquet file ({str(problem).splitlines()[0]})") from problem

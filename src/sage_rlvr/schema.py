@@ -4,12 +4,11 @@
     decode(TrainConfig, dump(value)) == value   # always
 
 Parts are chosen by name from their registry (`registry.py`): `guide: {name: branch, ratio: 0.3}`, or just `branch`. An
-annotation that names a kind of part (`Guide`, `Method`, `Schedule`, ...) says where such a choice stands.
+annotation that names a kind of part (`Guide`, `Method`, `Schedule`, ...) marks the place of such a choice.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -27,12 +26,13 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Issue, SageError, choose_from, nearest, short
-from sage_rlvr.recipes import KeyPath, Recipe, Tree, dotted, load, parse_scalar, resolved
-from sage_rlvr.registry import HOMES, call_of, registry_of
+from sage_rlvr.names import REGISTRIES
+from sage_rlvr.recipes import KeyPath, Recipe, Tree, dotted, fitted, load, parse_scalar, resolved
+from sage_rlvr.registry import call_of, registry_of
 
 T = TypeVar("T")
 
-KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RolloutPlan: rollout_plan
+KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in REGISTRIES}  # RolloutPlan: rollout_plan
 PLACEHOLDERS = {name: types.new_class(name) for name in KINDS}  # for annotations whose module is not imported
 SCALARS: dict[Any, str] = {
     bool: "true or false",
@@ -54,11 +54,11 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     """Build `schema` (a dataclass, or any annotation that `reader` knows) from a plain tree, strictly.
 
     where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from. Relative paths of a tree
-    become absolute ones (`recipes.resolved`). A dataclass may have `also`, other names of its fields, and `parse`, a class method
-    that builds it from its tree.
+    become absolute ones (`recipes.resolved`), and a shipped warm-up fits the run (`recipes.fitted`). A dataclass may have `also`,
+    other names of its fields, and `parse`, a class method that builds it from its tree.
     Raises ConfigError with one line per problem, or the refusal of the part itself (such as CancellingGuide) with its place.
     """
-    tree = resolved(tree) if isinstance(tree, Tree) else tree
+    tree = fitted(resolved(tree)) if isinstance(tree, Tree) else tree
     try:
         value: T = _adapter(schema).validate_python(tree)
         return value
@@ -73,36 +73,13 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         raise refused from error
 
 
-def decode_recorded(schema: type[T], tree: Mapping[str, Any], where: str = "") -> T:
-    """`decode` of a configuration that an earlier version may have recorded in run.json.
-
-    A key that no part of today has is ignored where it is null: that is how an optional part that was not set was recorded. Raises
-    ConfigError as `decode`, for an unknown key with another value too.
-    """
-    known = copy.deepcopy(dict(tree))
-    while True:
-        try:
-            return decode(schema, known, where)
-        except ConfigError as error:
-            cause = error.__cause__
-            problems = cause.errors(include_url=False) if isinstance(cause, ValidationError) else []
-            unset = [one["loc"] for one in problems if one["type"] == "unknown_key" and one["input"] is None]
-            if not unset:
-                raise
-            for *outer, key in unset:
-                part: Any = known
-                for name in outer:
-                    part = part[name]
-                del part[key]
-
-
 def load_config(schema: type[T], path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = ()) -> T:
-    """`decode(schema, load(path, overrides))`: a recipe, by file or by name, to a checked configuration."""
+    """Return `decode(schema, load(path, overrides))`: a recipe, by file or by name, as a checked configuration."""
     return decode(schema, load(path, overrides), where=str(path))
 
 
 def build(kind: str, tree: Any) -> Any:
-    """The part of a tree such as {"name": "grpo", "beta": 0.05}; kind: one of `registry.HOMES`."""
+    """Return the part of a tree such as {"name": "grpo", "beta": 0.05}; kind: one of `names.REGISTRIES`."""
     return decode(PLACEHOLDERS[next(name for name, part_kind in KINDS.items() if part_kind == kind)], tree, where=kind)
 
 
@@ -115,7 +92,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _reader(hint: Any) -> Any:
-    """The annotation as pydantic takes it: parts by name, dataclasses from mappings, tuples from lists."""
+    """Return the annotation as pydantic takes it: parts by name, dataclasses from mappings, tuples from lists."""
     origin, args = get_origin(hint), get_args(hint)
     if kind_of(hint):
         return Annotated[Any, PlainValidator(functools.partial(_choose, kind_of(hint)))]
@@ -144,12 +121,15 @@ def _expected(words: str) -> PydanticCustomError:
 
 
 def _at(key: Any, value: Any, error: PydanticCustomError) -> ValidationError:
-    """The error at a key of the mapping that is being read."""
+    """Return the error at a key of the mapping that is being read."""
     return ValidationError.from_exception_data("", [InitErrorDetails(type=error, loc=(key,), input=value)])
 
 
 def _choose(kind: str, tree: Any) -> Any:
-    """`{name: branch, ratio: 0.3}` or just `branch`; a guide beside a method without one makes it sage of that method."""
+    """Return the part of `{name: branch, ratio: 0.3}` or just `branch`.
+
+    A guide next to a method without one makes it sage of that method.
+    """
     registry = registry_of(kind)
     tree = {"name": tree} if isinstance(tree, str) else tree
     if not isinstance(tree, dict):
@@ -166,9 +146,9 @@ def _choose(kind: str, tree: Any) -> Any:
 
 
 def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]] = lambda key: []) -> Any:
-    """A dataclass or factory called with a mapping of its parameters; one with a `name` also takes the bare name.
+    """Call a dataclass or factory with a mapping of its parameters; one with a `name` also takes the bare name.
 
-    having: the other choices that have a key, for the refusal of one that this part has not.
+    having: the other choices that have a key, for the error on one that this part does not have.
     """
     fields = parameters(part)
     tree = {"name": tree} if isinstance(tree, str) and "name" in fields else tree
@@ -187,7 +167,7 @@ def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]
 
 
 def _renamed(tree: dict[Any, Any], also: Mapping[str, str]) -> dict[Any, Any]:
-    """The mapping with a field's other name replaced by the field's own."""
+    """Return the mapping with a field's other name replaced by the field's own."""
     for key in tree:
         if also.get(key) in tree:
             raise _at(key, tree[key], _refused(f"the same setting as {also[key]!r}; keep one of the two"))
@@ -203,7 +183,7 @@ def _arguments(part: Callable[..., Any]) -> TypeAdapter[Any]:
 
 
 def _one_of(members: tuple[Any, ...], tree: Any) -> Any:
-    """The one member of a union that fits the tree: null, a plain type, or a choice by name."""
+    """Return the one member of a union that fits the tree: null, a plain type, or a choice by name."""
     if tree is None and types.NoneType in members:
         return None
     rest = [member for member in members if member is not types.NoneType]
@@ -240,7 +220,7 @@ def _items(args: tuple[Any, ...], tree: Any) -> Any:
 
 
 def _keys(kind: Any, tree: Any) -> Any:
-    """A mapping whose keys are read as YAML would; none may stand there twice."""
+    """Return a mapping whose keys are read as YAML would; a repeated key is an error."""
     if not isinstance(tree, dict):
         raise _expected(EXPECTED["dict_type"])
     read: dict[Any, Any] = {}
@@ -272,7 +252,7 @@ class _Refusal:
 
     @property
     def key_path(self) -> KeyPath:
-        """As it is written: a guide beside a method without one has made that method the base of a sage, see `_choose`."""
+        """Place as it is written: a guide next to a method without one has made that method the base of a sage, see `_choose`."""
         key_path, node = [], self.tree
         for part in map(str, self.error["loc"]):
             moved = part == "base" and isinstance(node, dict) and "guide" in node and "base" not in node
@@ -283,7 +263,7 @@ class _Refusal:
 
     @property
     def own(self) -> SageError | None:
-        """What the part itself has refused."""
+        """The error that the part itself raised; None for pydantic's."""
         cause = self.error.get("ctx", {}).get("error")
         return cause if isinstance(cause, SageError) else None
 
@@ -292,7 +272,7 @@ class _Refusal:
         return type(self.own) if self.own is not None else ConfigError
 
     def issues(self) -> list[Issue]:
-        """What is said of it, and where: one thing, or each that the part's own refusal tells."""
+        """Return the problems and their places: one, or each that the part's own error has."""
         if self.own is None:
             return [self._issue()]
         return [self._located(issue) for issue in self.own.issues or (Issue(problem=str(self.own)),)]
@@ -313,8 +293,10 @@ class _Refusal:
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
     def _at(self, key_path: KeyPath, problem: str) -> Issue:
-        """The problem with where the value at `key_path`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
-        what was edited in it from the command line ("recipe.yaml:7 with --a.b: a")."""
+        """Return the problem with the file and line of the value at `key_path`, or of the nearest mapping ("recipe.yaml:7: a.b").
+
+        Edits from the command line are included ("recipe.yaml:7 with --a.b: a").
+        """
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
         written = next((key_path[:n] for n in range(len(key_path), -1, -1) if key_path[:n] in origins), None)
         deeper = (p for p, o in origins.items() if len(p) > len(key_path) > 0 and p[: len(key_path)] == key_path and o[:2] == "--")
@@ -328,7 +310,7 @@ class _Refusal:
         return issue if issue.source or issue.key_path else dataclasses.replace(issue, source="configuration")
 
     def _located(self, own: Issue) -> Issue:
-        """The part's own refusal with file and place in front: its place is one within the part, unless it knows a file."""
+        """Return the part's own error with file and place in front: its place is one within the part, unless it knows a file."""
         if own.key_path and not own.source:
             return self._at((*self.key_path, *own.key_path), own.problem)
         issue = self._at(self.key_path, f": {own}")
@@ -349,14 +331,14 @@ class _Refusal:
         return f"unknown key{f'; did you mean {near!r}?' if near else '.'} Keys here: {', '.join(keys) or 'none'}"
 
     def _below(self) -> dict[str, str]:
-        """key -> its dotted place, of the keys that the parts take which stand beside the unknown one: a guide's, say."""
+        """Return key -> its dotted place, of the keys of parts next to the unknown one: a guide's, say."""
         node: Any = self.tree
         for key in self.key_path[:-1]:
             node = node.get(key) if isinstance(node, dict) else None
         key_paths: dict[str, str] = {}
         for sibling, part in node.items() if isinstance(node, dict) else ():
             name, kind = part.get("name") if isinstance(part, dict) else part, "method" if sibling == "base" else sibling
-            if kind in HOMES and isinstance(name, str) and name in registry_of(kind):
+            if kind in REGISTRIES and isinstance(name, str) and name in registry_of(kind):
                 key_paths |= {key: dotted((*self.key_path[:-1], sibling, key)) for key in parameters(registry_of(kind)[name])}
         return key_paths
 
@@ -366,7 +348,7 @@ class _Refusal:
 
 
 def _as_extra(value: Any) -> tuple[str, str] | None:
-    """The name and the mapping in one line of what names an extra; None for anything else."""
+    """Return the name and the mapping in one line of a value that names an extra; None for anything else."""
     part = {"name": value} if isinstance(value, str) else value
     name = part.get("name") if isinstance(part, dict) else None
     if not isinstance(name, str) or name not in registry_of("extra"):
@@ -382,7 +364,7 @@ def _describe(tree: Any) -> str:
 
 
 def _hint(expected: str, tree: Any) -> str:
-    """The next step after a value of the wrong kind."""
+    """Return the next step after a value of the wrong kind."""
     if expected == "true or false" and str(tree).lower() in ("yes", "no", "on", "off", "0", "1"):
         return f"; write {'true' if str(tree).lower() in ('yes', 'on', '1') else 'false'}"
     if expected == "text" and isinstance(tree, (bool, int, float)):
@@ -395,7 +377,7 @@ def _hint(expected: str, tree: Any) -> str:
 
 
 def _key_paths(schema: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
+    """Yield every place of a nested dataclass schema, for suggestions ("did you mean rollout.group_size?")."""
     if dataclasses.is_dataclass(schema) and len(key_path) < 5:
         for name, (hint, _) in parameters(schema).items():  # type: ignore[arg-type]
             yield (*key_path, name)
@@ -406,11 +388,9 @@ def _key_paths(schema: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def dump(config: Any) -> Any:
-    """The plain tree (dict, list, numbers, text) that `decode` turns back into an equal value, defaults filled in.
+    """Return the plain tree (dict, list, numbers, text) that `decode` turns back into an equal value, defaults filled in.
 
-    But for the fields that a class names in `added`, because runs were recorded before it had them: while all of these have
-    their defaults, which must mean what the class did without them, none stands in the tree. In a tuple each stands for itself.
-    ConfigError for a part that no registered function has made.
+    Raise ConfigError for a part that no registered function has made.
     """
     if (call := call_of(config)) is not None:
         return {"name": call[0], **{key: dump(value) for key, value in call[1].items()}}
@@ -430,18 +410,12 @@ def _dump_fields(config: Any) -> dict[str, Any]:
             f"{type(config).__name__} {getattr(config, 'name', '')!r} was built in Python, so no recipe can refer to "
             f"it; register a function that builds it: @sage_rlvr.{kind_of(type(config))}"
         )
-    fields = [f for f in dataclasses.fields(config) if f.init]
-    plain = {f.name: dump(getattr(config, f.name)) for f in fields}
-    added = getattr(config, "added", frozenset())
-    before = {f.name: {} if f.default is dataclasses.MISSING else dump(f.default) for f in fields if f.name in added}
-    for group in [{key} for key in added] if isinstance(added, tuple) else [added]:
-        if all(plain[key] == before[key] for key in group):
-            plain = {key: value for key, value in plain.items() if key not in group}
+    plain = {f.name: dump(getattr(config, f.name)) for f in dataclasses.fields(config) if f.init}
     return plain if name is None else {"name": name, **plain}
 
 
 def to_yaml(config: Any) -> str:
-    """The resolved configuration as YAML text that `recipes.load` reads back."""
+    """Return the resolved configuration as YAML text that `recipes.load` reads back."""
     text: str = yaml.safe_dump(dump(config), sort_keys=False, allow_unicode=True, width=120)
     return text
 
@@ -450,7 +424,10 @@ def to_yaml(config: Any) -> str:
 
 
 def kind_of(hint: Any) -> str | None:
-    """The kind of part that an annotation names, itself or an abstract class below it (TokenWeight: extra); None for any other."""
+    """Return the kind of part that an annotation names, itself or an abstract class below it (TokenWeight: extra).
+
+    None for any other.
+    """
     if not isinstance(hint, type):
         return None
     if hint is PLACEHOLDERS.get(hint.__name__):
@@ -462,7 +439,7 @@ def kind_of(hint: Any) -> str | None:
 
 @functools.cache
 def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
+    """Return name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
     hints = typing.get_type_hints(inspect.unwrap(part), localns=PLACEHOLDERS)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     by_name = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
@@ -471,7 +448,7 @@ def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def phrase(hint: Any) -> str:
-    """An annotation in words, for "expected ..." and for missing keys."""
+    """Return an annotation in words, for "expected ..." and for missing keys."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(map(phrase, args))

@@ -1,6 +1,6 @@
 """verl's trainers with a shaped anchor: `python -m sage_rlvr.verl <verl's arguments> +sage.method=grpo +sage.guide=branch`.
 
-Needs the verl extra; the same words as verl's own `python -m verl.trainer.main_ppo`, and those of the `sage` node.
+Needs the verl extra; it takes the arguments of verl's `python -m verl.trainer.main_ppo`, and those of the `sage` node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train. Exit code 0; 2 where something was refused, with one line that says what to do."""
+    """Train. Return the exit code: 0; 2 if the input is rejected, with one line on the next step."""
     end_with_parent()
     try:
         _launch(argv)

@@ -16,6 +16,7 @@ import torch
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_the_script_runs_whole_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--tiny", "--wheels", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=290)

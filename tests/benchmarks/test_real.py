@@ -25,6 +25,7 @@ def bench(*words: str) -> tuple[str, dict[str, float | None]]:
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_own_arms_take_turns_and_the_last_line_has_the_ratios() -> None:
     out, ratios = bench("--arms", "ours", "textbook", "sft", "sampler", "generate", "--workloads", "w1", "w3", "sft", "b256")
     assert set(ratios) == KEYS
@@ -37,6 +38,7 @@ def test_own_arms_take_turns_and_the_last_line_has_the_ratios() -> None:
     assert "MISSED" in out and "because: " in out  # nothing is near its floor at this size
 
 
+@pytest.mark.slow
 def test_an_arm_that_is_not_installed_is_named_with_the_command() -> None:
     out, ratios = bench("--arms", "llama", "vllm", "--vllm-python", "/no/such/python", "--workloads", "b64")
     if importlib.util.find_spec("vllm") is None:

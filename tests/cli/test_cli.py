@@ -22,13 +22,14 @@ from sage_rlvr.cli import app as cli
 from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.evaluation import record as records
-from sage_rlvr.evaluation.record import Record, load_record
+from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models import folders
 from sage_rlvr.models import policy as engine_base
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.results import Results
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.tables import scores
 from sage_rlvr.runs import RunDir, read_metrics
+from sage_rlvr.verdicts.record import Record
 
 Recipe = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -230,7 +231,7 @@ def test_a_crash_has_a_code_of_its_own_and_its_traceback(
 def test_a_table_fits_its_terminal(width: int) -> None:
     """No cell is cut, every shown value has its interval, and what did not fit is named."""
     for folder in ("2026-11-21_table1", "2026-11-22_temp03"):
-        table = scores(Results.read(Path(__file__).parents[2] / "lab" / "experiments" / folder).stored or {})
+        table = scores(read_results(Path(__file__).parents[2] / "lab" / "experiments" / folder).stored or {})
         screen = Console(file=io.StringIO(), width=width)
         print_table(screen, table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]

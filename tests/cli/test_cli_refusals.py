@@ -16,7 +16,7 @@ from sage_rlvr.evaluation import record as records
 from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.runs import RunDir
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.verdicts.stats.passk import pass_at_k
 
 Recipe = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

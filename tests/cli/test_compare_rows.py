@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from sage_rlvr.cli import main
-from tests.results.readers.write_logs import LOGS
+from sage_rlvr.verdicts.scores import ProblemScores
+from sage_rlvr.verdicts.stats.curves import CurveComparison, crossing
+from sage_rlvr.verdicts.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.passk import pass_hat_k
+from sage_rlvr.verdicts.verdict import CurveVerdict, Unlocked, least_detectable
+from sage_rlvr.verdicts.verdict_text import gain_and_loss
+from tests.verdicts.readers.write_logs import LOGS
 
 Capture = pytest.CaptureFixture[str]
 BASE, RL = str(LOGS / "base.jsonl"), str(LOGS / "rl.jsonl")
@@ -101,10 +107,10 @@ def test_one_file_with_arms_and_training_seeds(capsys: Capture) -> None:
         for row in counts(rng.binomial(8, np.clip(p + lift, 0, 1)), arm=arm, seed=seed)
     ]  # fmt: skip
     code, out, err = run(capsys, write("all.jsonl", *rows))
-    said = "rl is better at k = 1, 4 and worse at no k; whether it solves more than base in 8 tries cannot be told"
+    said = "rl is better at k = 1, 4; whether it solves more than base in 8 tries cannot be told"
     assert code == 0 and said in out, err
-    assert "(3 training seeds)" in out
-    assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "kept" in out
+    assert "(3 training seeds, 20 problems; about methods on such problems)" in out
+    assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "that base never solved in 4 samples" in out
     several = [write(f"{arm}{seed}.jsonl", *(r for r in rows if (r["arm"], r["seed"]) == (arm, seed))) for arm in ("base", "rl")
                for seed in range(3)]  # fmt: skip
     assert (
@@ -182,7 +188,7 @@ def test_close_and_undecided_k_are_told_apart(capsys: Capture) -> None:
     few = [write(f"few{i}.jsonl", *counts(row[:30])) for i, row in enumerate(right)]
     out = run(capsys, *many)[1]
     assert out.startswith("No difference between many1 and many0: ") and "less than 0.05 apart at k = 1 to 8" in out
-    assert "cannot be told" not in out
+    assert "cannot be told at" not in out
     out = run(capsys, *few)[1]
     assert out.startswith("Inconclusive: few1 and few0 cannot be told apart at any k up to 8 (")
     assert "cannot be told at k = 1" in out and "no bound on the first lost k" in out
@@ -194,7 +200,7 @@ def test_over_training_seeds_only_the_tested_k_are_named(capsys: Capture) -> Non
             for arm, p in (("base", 0.1), ("rl", 0.4))}  # fmt: skip
     both = write("both.jsonl", *rows["base"], *rows["rl"])
     out = run(capsys, both)[1]
-    assert "gain at k = 1, 4, 16; loss at no k; the first lost k, if any, is at least 2 (95 % band" in out
+    assert "gain at k = 1, 4, 16; loss at no k; none of these k is lost (95 % band" in out
     assert "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
 
 
@@ -363,7 +369,7 @@ def test_the_first_samples_of_each(capsys: Capture) -> None:
 
 
 def test_options_that_do_not_fit(capsys: Capture) -> None:
-    assert "--correct reward: no file has a score of that name; scores that were read: c of n" in run(
+    assert "base.jsonl: no score has the name reward; the file has 1 scores (correct)" in run(
         capsys, BASE, RL, "--correct", "reward"
     )[2]  # fmt: skip
     assert "only for files of rows" in run(capsys, "a.npz", "b.npz", "--correct", "x")[2]
@@ -400,6 +406,196 @@ def test_a_csv_in_another_encoding_names_its_line(capsys: Capture) -> None:
     Path("a.csv").write_bytes(b"id,n,c\np0,8,2\np\xe9,8,3\n")
     code, _, err = run(capsys, "a.csv", write("b.jsonl", *counts([1, 2])))
     assert code == 2 and "a.csv:3: not UTF-8 (byte 0xe9); save the file as UTF-8" in err
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# a verdict says no more than its intervals
+
+
+@pytest.mark.parametrize(("right", "n"), [([2] * 6, 4), ([1] * 12, 8), ([3] * 40, 8)])
+def test_equal_counts_are_no_proof_of_no_difference(right: list[int], n: int, capsys: Capture) -> None:
+    """They have been "No difference" by a band of no width, with pass@n from -0.653 to +0.653 below it."""
+    a, b = write("a.jsonl", *counts(right, n=n)), write("b.jsonl", *counts(right, n=n))
+    code, out, err = run(capsys, a, b, "--json")
+    (found,) = json.loads(out)["verdicts"]
+    assert code == 0 and found["finding"] == "undecided", err
+    assert all(high - low > 0.05 for low, high in zip(found["over_k"]["low"], found["over_k"]["high"], strict=True))
+    assert all(one["difference"]["high"] - one["difference"]["low"] > 0.05 for one in found["pass"].values())
+    rng = np.random.default_rng(0)
+    seeds = [row for seed in range(3) for row in counts(rng.binomial(n, 0.5, len(right)), n=n, seed=seed)]
+    a, b = write("a.jsonl", *seeds), write("b.jsonl", *seeds)
+    (found,) = json.loads(run(capsys, a, b, "--json")[1])["verdicts"]
+    assert found["finding"] == "undecided" and found["over_k"]["high"][0] - found["over_k"]["low"][0] > 0.05
+
+
+def test_copies_of_one_run_are_no_training_seeds(capsys: Capture) -> None:
+    """Under other names, in one file or in several; two arms that share a file are told before the verdict."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 2, 60)
+    drawn = [rng.binomial(8, p) for _ in range(4)]
+    base = write("base.jsonl", *counts(drawn[3]))
+    files = [write(f"run{i}.jsonl", *counts(drawn[i])) for i in range(3)]
+    code, out, err = run(capsys, base, f"rl={','.join(files)}")
+    assert code == 0 and "same" not in out, err
+    copies = [files[0], write("copy1.jsonl", *counts(drawn[0])), write("copy2.jsonl", *counts(drawn[0]))]
+    said = "the same samples under two training seeds, on 60 of 60 problems"
+    for option in ((), ("--fixed-problems",)):
+        code, _, err = run(capsys, base, f"rl={','.join(copies)}", *option)
+        assert code == 2 and "rl, seed 0 (run0.jsonl) and rl, seed 1 (copy1.jsonl): " + said in err, err
+    one = write("one.jsonl", *(row for seed in range(3) for row in counts(drawn[0 if seed else 1], arm="rl", seed=seed)))
+    code, _, err = run(capsys, base, one)
+    assert code == 2 and said in err
+    texts = [
+        {"id": f"p{i}", "correct": bool(c > j), "text": f"{i} {j} {rng.random()}"} for i, c in enumerate(drawn[0]) for j in range(8)
+    ]
+    told = [write(f"told{i}.jsonl", *texts) for i in range(3)]
+    code, _, err = run(capsys, base, f"rl={','.join(told)}")
+    assert code == 2 and said in err
+    code, out, err = run(capsys, f"base={base},{files[1]},{files[2]}", f"rl={','.join(files)}")
+    assert code == 0 and out.startswith("base, seed 1 (run1.jsonl) and rl, seed 1 (run1.jsonl): on 60 of 60 problems"), err
+    few = [write(f"few{i}.jsonl", *counts([1, 2, 0, 8, 4, 3])) for i in range(3)]
+    code, out, err = run(capsys, write("other.jsonl", *counts([1, 1, 1, 2, 3, 4])), f"rl={','.join(few)}")
+    assert code == 0 and "rl, seed 0 (few0.jsonl) and rl, seed 1 (few1.jsonl): two training seeds have the same counts" in out, err
+
+
+@pytest.mark.parametrize("kept", [60, 57, 20])
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_run_that_is_in_part_a_copy_is_no_training_seed(kept: int, texts: bool, capsys: Capture) -> None:
+    """Of 60 problems some are verbatim those of another seed, or have its counts; the others were sampled anew."""
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.2, 0.8, 60)
+
+    def rows(name: str, right: Any, first: int = 0) -> list[dict[str, Any]]:
+        if not texts:
+            return counts(right, n=64)
+        words = rng.integers(97, 123, (60, 64, 9))
+        hits = [(i, bool(j < c), name + "".join(map(chr, words[i, j]))) for i, c in enumerate(right) for j in range(64)]
+        return [{"id": f"p{i}", "correct": hit, "text": text} for i, hit, text in hits if i >= first]
+
+    own, anew = rng.binomial(64, p), rng.binomial(64, p)
+    one = rows("one", own)
+    copy = one[: 64 * kept] + rows("two", anew, kept) if texts else rows("", [*own[:kept], *anew[kept:]])
+    files = [write("one.jsonl", *one), write("two.jsonl", *rows("three", rng.binomial(64, p))), write("copy.jsonl", *copy)]
+    base = write("base.jsonl", *rows("base", rng.binomial(64, p)))
+    code, out, err = run(capsys, base, f"rl={','.join(files)}")
+    assert code == 2, out
+    assert "rl, seed 0 (one.jsonl) and rl, seed 2 (copy.jsonl): the same samples under two training seeds" in err
+    other = write("other.jsonl", *rows("four", rng.binomial(64, p)))
+    code, out, err = run(capsys, base, f"rl={files[0]},{files[1]},{other}")
+    assert code == 0 and "same" not in out, err
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "found"), [(5, 0, "undecided"), (6, 0, "better"), (7, 1, "undecided"), (0, 5, "undecided")]
+)
+def test_a_headline_does_not_contradict_the_p_below_it(gained: int, lost: int, found: str, capsys: Capture) -> None:
+    """One sample of 20 problems: of 5 that differ, all on one side, the signs have p = 2 / 2^5 = .062; 7 of 8 have 18 / 2^8."""
+    base = np.repeat([1, 0], 10)
+    rl = base.copy()
+    rl[:lost], rl[10 : 10 + gained] = 0, 1
+    files = write("base.jsonl", *counts(base, n=1)), write("rl.jsonl", *counts(rl, n=1))
+    code, out, err = run(capsys, *files, "--json", "--fail-on", "no-gain")
+    (verdict,) = json.loads(out)["verdicts"]
+    assert verdict["finding"] == found, err
+    assert code == (0 if found == "better" else 3)
+
+
+@pytest.mark.parametrize(("problems", "seen"), [(10, "0.673"), (30, "0.251"), (100, "0.078"), (400, "0.020")])
+def test_what_no_problem_showed_is_told_by_the_exact_test(problems: int, seen: str, capsys: Capture) -> None:
+    """Six problems must differ; P(Bin(N, seen) >= 6) = .8."""
+    files = write("base.jsonl", *counts([0] * problems, n=1)), write("rl.jsonl", *counts([0] * problems, n=1))
+    code, out, err = run(capsys, *files)
+    assert code == 0 and f"could have seen a difference of {seen} in pass@1 (80 % power, by the band) what" in out, err
+
+
+def test_problems_significant_alone_are_of_the_k_of_their_sentence(capsys: Capture) -> None:
+    """16 samples of one side and 1 of the other of one problem: no halves, and no problem is told by its own counts."""
+    base = [{"id": f"p{i}", "n": 16, "c": 16 if i < 10 else 8} for i in range(20)]
+    rl = [{"id": f"p{i}", "n": 16 if i < 19 else 1, "c": 0} for i in range(20)]
+    out = run(capsys, write("base.jsonl", *base), write("rl.jsonl", *rl))[1]
+    assert "at least 4 samples of each problem are needed" in out and "told one by one" not in out
+    rl[19] = {"id": "p19", "n": 16, "c": 0}
+    out = run(capsys, write("base.jsonl", *base), write("rl.jsonl", *rl))[1]
+    assert "told one by one, whatever chance does: lost p0, p1, p2" in out
+    assert "of the 100 % of problems that rl never solved in 8 samples, base solves 0.981 in 4 others, rl drawn again 0.000" in out
+    (found,) = json.loads(run(capsys, "base.jsonl", "rl.jsonl", "--json")[1])["verdicts"]
+    assert found["unlocked"]["gained"]["strata"][0]["share"] < 0.001 and "that base never solved" not in out
+    assert len(found["unlocked"]["alone_lost"]) == 20
+
+
+def test_all_right_is_pass_hat_k(capsys: Capture) -> None:
+    rng = np.random.default_rng(5)
+    base, rl = (rng.binomial(16, rng.beta(2, 2, 80)) for _ in range(2))
+    rl = np.minimum(16, rl + 3)
+    files = write("base.jsonl", *counts(base, n=16)), write("rl.jsonl", *counts(rl, n=16))
+    (found,) = json.loads(run(capsys, *files, "--json")[1])["verdicts"]
+    one = found["all_right"]
+    known = [float(np.mean(pass_hat_k(16, side, 8))) for side in (rl, base)]
+    assert [one["arm"]["value"], one["control"]["value"]] == pytest.approx(known)
+    assert one["k"] == 8 and one["difference"]["value"] == pytest.approx(known[0] - known[1])
+    assert one["outcome"] == "better" and one["difference"]["low"] > 0
+    assert "all of 8 right (pass^8): base" in run(capsys, *files)[1] and ": rl is more reliable" in run(capsys, *files)[1]
+    turned = json.loads(run(capsys, *files[::-1], "--json")[1])["verdicts"][0]["all_right"]
+    assert turned["outcome"] == "worse" and turned["difference"]["high"] == pytest.approx(-one["difference"]["low"])
+
+
+def test_a_difference_that_was_found_could_have_been_seen(capsys: Capture) -> None:
+    """Seeds that agree to the last digit scatter by nothing; the band has its least width all the same."""
+    rows = [row for arm, c in (("base", 0), ("rl", 8)) for seed in range(3) for row in counts([c] * 60, arm=arm, seed=seed)]
+    both = write("both.jsonl", *rows)
+    for option in ((), ("--fixed-problems",)):
+        (found,) = json.loads(run(capsys, both, *option, "--json")[1])["verdicts"]
+        assert found["gain"] == [[1, 8]] and all(0.02 < one["detectable"] < 0.5 for one in found["pass"].values())
+        assert "could not have seen" not in run(capsys, both, *option)[1]
+
+
+def test_samples_at_another_temperature_do_not_shorten_the_curves(capsys: Capture) -> None:
+    """The base has 64 samples at T = 1 and 16 at T = 0.5: the verdict at T = 1 has one range of k, up to 64, in every line."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-1, 2, 60)
+
+    def drawn(law: Any, n: int) -> Any:
+        return rng.binomial(n, 1 / (1 + np.exp(-law)))
+
+    hot, cold = counts(drawn(logits, 64), n=64, temperature=1.0), counts(drawn(2 * logits, 16), n=16, temperature=0.5)
+    base, rl = write("base.jsonl", *hot, *cold), write("rl.jsonl", *counts(drawn(logits + 1, 64), n=64, temperature=1.0))
+    out = run(capsys, base, rl)[1]
+    assert "more than base in 64 tries" in out and "pass@64: base" in out and "never solved in 32 samples" in out
+    assert "Unequal numbers" not in out and "higher at k = 1, 8, 16" in out  # beside the colder base up to its 16 samples
+    both = run(capsys, base, write("both.jsonl", *hot[:60], *cold))[1]
+    assert both.count("T = 1: ") == both.count("T = 0.5: ") == 2  # headline and heading
+
+
+@pytest.mark.parametrize(("ks", "gain", "said"), [
+    ((1, 4, 16), 3, "none of these k is lost"), ((1, 4, 16), 2, "the first lost one of these k, if any, is at least 16"),
+    ((1, 2, 3), 2, "the first lost k, if any, is at least 3"), ((1, 4, 16), 0, "no bound on the first lost one of these k"),
+])  # fmt: skip
+def test_the_first_lost_k_is_one_of_those_that_were_compared(ks: tuple[int, ...], gain: int, said: str) -> None:
+    ends = np.where(np.arange(len(ks)) < gain, 0.1, -0.1)
+    outcomes: Any = tuple("better" if i < gain else "tied" for i in range(len(ks)))
+    curve = CurveComparison(
+        ks=ks, difference=ends + 0.1, low=ends, high=ends + 0.2, outcomes=outcomes, level=0.95, over="training seeds", n=3
+    )
+    scores = ProblemScores(
+        arm="rl", task="these problems", temperature=1.0, seeds=(0,), problems=("p",), values=np.array([[1]]), n=ks[-1]
+    )
+    verdict = CurveVerdict(a=scores, b=scores, curve=curve, crossing=crossing(curve), shown={}, unlocked=Unlocked())
+    assert said in gain_and_loss(verdict)
+
+
+@pytest.mark.parametrize(("gap", "band", "least"), [
+    ((0.0, -1.0, 1.0), (0.0, -1.0, 1.0), 1.0),  # nothing is excluded, so nothing but 1 could be detected
+    ((0.1, -0.2, 0.3), (0.1, -0.2, 0.3), 0.2), ((0.1, -0.2, 0.3), (0.1, -0.4, 0.7), 0.5),
+    ((0.5, -0.2, 1.0), (0.5, -0.1, 1.0), 0.7),  # the end at 1 is a limit of shares
+])  # fmt: skip
+def test_no_less_could_be_detected_than_the_intervals_reach(gap: Any, band: Any, least: float) -> None:
+    value, low, high = gap
+    interval = Interval(value=value, low=low, high=high, level=0.95, over="problems", n=6)
+    curve = CurveComparison(
+        ks=(1, 4), difference=np.array([0.0, band[0]]), low=np.array([-0.9, band[1]]), high=np.array([0.9, band[2]]),
+        outcomes=("tied", "tied"), level=0.95, over="problems", n=6,
+    )  # fmt: skip
+    assert least_detectable(interval, curve, 4) == pytest.approx(least)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -445,3 +641,17 @@ def test_verify_needs_texts_and_golds(capsys: Capture) -> None:
     silent = [{**row, "text": None} if place == 5 else row for place, row in enumerate(judged())]
     code, _, err = run(capsys, write("a.jsonl", *silent), write("b.jsonl", *judged()), "--verify", "boxed")
     assert code == 2 and "sample 2 of problem 'p2' has no text" in err
+
+
+def test_of_a_million_samples_only_the_k_that_were_computed_are_named(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for arm, shift in (("base", 0.0), ("rl", 2.0)):
+        p = 1 / (1 + np.exp(10 * np.linspace(0, 1, 40) - shift))
+        rows = [{"id": f"p{i}", "n": 1_000_000, "c": int(c)} for i, c in enumerate(rng.binomial(1_000_000, p))]
+        (tmp_path / f"{arm}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [tmp_path / "base.jsonl", tmp_path / "rl.jsonl"]
+    code, out, _ = run(capsys, *files, "--k", 1_000_000, "--json")
+    ks = json.loads(out)["verdicts"][0]["over_k"]["ks"]
+    assert code == 0 and len(ks) < 1500 and ks[:1024] == list(range(1, 1025)) and ks[-1] == 1_000_000
+    code, out, _ = run(capsys, *files, "--k", 1_000_000)
+    assert code == 0 and f"{len(ks) - 1024} values from 1,044 to 1,000,000 at once" in out

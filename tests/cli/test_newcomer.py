@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from command import call
+from sage_rlvr.api import start
 from sage_rlvr.config import TrainConfig, decode, dump, load_config, parse_yaml, read_recipe
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.counts import footprint, probe
 from sage_rlvr.training.counts.footprint import fit_line
+from sage_rlvr.training.counts.probe import Cost
 
 Capture = pytest.CaptureFixture[str]
 
@@ -121,6 +124,36 @@ def test_show_of_rows_prints_no_world(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("again.yaml").write_text(shown)
     assert decode(TrainConfig, parse_yaml(shown)) == load_config(TrainConfig, "again.yaml")
     assert call("show", "grpo") == 0 and "world:" in capsys.readouterr().out
+
+
+def test_doctor_counts_settings_without_a_method_with_grpo(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    asked = []
+
+    def probed(config: TrainConfig, say: object, base: object) -> Cost:
+        asked.append((config.method.name, None if config.task is None else config.task.name, config.rollout.max_new_tokens))
+        raise ConfigError("no room")
+
+    monkeypatch.setattr(probe, "probe", probed)
+    for recipe in ("rows/base", "real/base"):
+        assert call("doctor", recipe, "--model", "embedded") == 0
+    assert asked == [("grpo", "countdown_chat", 512), ("grpo", "countdown_chat", 24)]
+    assert "doctor: rows/base has no method: counted with grpo" in capsys.readouterr().err
+    assert "this is an SFT recipe" in told(capsys, "doctor", "real/sft")
+
+
+@pytest.mark.parametrize(("words", "saved"), [(["doctor", "--model", "embedded"], False), (["train", "grpo"], True)])
+def test_only_what_keeps_its_work_says_so_after_ctrl_c(
+    words: list[str], saved: bool, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def stopped(*args: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(footprint, "footprint_lines", stopped)
+    monkeypatch.setattr(start, "start", stopped)
+    assert call(*words) == 130
+    err = capsys.readouterr().err
+    assert err.endswith("continues\n") == saved and "interrupted" in err
+    assert err.startswith("doctor: ") != saved  # said before torch is imported
 
 
 def test_doctor_takes_a_recipe_by_position_and_says_what_fits(capsys: Capture) -> None:

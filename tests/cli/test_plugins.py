@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from command import call
 from sage_rlvr import plugins, testing
 from sage_rlvr.cli.app import FAULT, main
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import REGISTRIES, registry_of
 
 Run = Callable[..., tuple[int, str]]
 GUIDE = '''import sage_rlvr
@@ -52,7 +54,7 @@ class Ones(sage_rlvr.Task):
 @pytest.fixture
 def train(tmp_path: Path, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """train(text of a plugin, words) -> exit code and stderr of `train` with it; registries are as before behind it."""
-    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
+    before = {kind: dict(registry_of(kind)._parts) for kind in REGISTRIES}
     loaded = dict(plugins._loaded)
     plugins._loaded.clear()
     monkeypatch.setenv(plugins.VARIABLE, "")
@@ -129,7 +131,7 @@ def test_an_exception_of_a_plugin_names_its_file_and_line(
 
 
 def test_the_advice_names_the_check_of_the_kind_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Run) -> None:
-    assert {kind for kind in HOMES if hasattr(testing, f"check_{kind}")} == set(plugins.CHECKED)
+    assert {kind for kind in REGISTRIES if hasattr(testing, f"check_{kind}")} == set(plugins.CHECKED)
     (tmp_path / "parts.py").write_text(
         "import sage_rlvr\nfrom dataclasses import dataclass\n"
         "@sage_rlvr.schedule\n@dataclass(frozen=True)\nclass Late:\n    end: float = 1.0\n"
@@ -296,3 +298,70 @@ def test_rows_without_a_policy_that_spells_them_or_examples_are_told_the_ways(
     assert call("sft", "sft.yaml") == 2
     assert "Rows (jsonl, math) have none: fine-tune an existing model" in (err := told(capsys)) and made in err
     assert call(*made.split()[1:], "--dry-run") == 0  # what is suggested is there
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 2), (7, 7)])
+@pytest.mark.parametrize("text", ["import os\n\nos._exit({})\n", "from os import _exit\n\n_exit({})\n"])
+def test_a_plugin_that_ends_the_process_is_named(tmp_path: Path, text: str, status: int, code: int) -> None:
+    (tmp_path / "ends.py").write_text(text.format(status))
+    command = [sys.executable, "-m", "sage_rlvr", "parts", "guides", "--plugin", "ends.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code and f"ends.py:3: os._exit({status})" in done.stderr
+
+
+ENDINGS = {  # a plugin that ends the command otherwise, and what is said
+    "posix": ("import posix\nposix._exit(0)\n", r"os\._exit\(0\) ended this command before it was done"),
+    "exec": ("import os\nos.execv('/x', ['x'])\n", r"line 2: RuntimeError: os\.exec of '/x' would end this command"),
+    "ctypes": ("import ctypes\nctypes.CDLL(None).exit(0)\n", "line 2: RuntimeError: exit of the C library would end this command"),
+    "no stdout": ("import sys\nsys.stdout = None\n", r"sys\.stdout was set to None by a plugin"),
+    "closed stdout": ("import sys\nsys.stdout.close()\n", r"sys\.stdout was closed by a plugin"),
+    "closed stderr": ("import sys\nsys.stderr.close()\n", r"sys\.stderr was closed by a plugin"),
+    "closed file": ("import os\nos.close(1)\n", r"stdout: cannot be written: .*closed by a plugin"),
+    "recursion": ("import sys\nsys.setrecursionlimit(50)\n", r"sys\.setrecursionlimit\(50\) of a plugin"),
+}
+
+
+def with_plugin(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "mine.py").write_text(text)
+    command = [sys.executable, "-m", "sage_rlvr", *words, "--plugin", "mine.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_plugin_cannot_end_a_command_as_if_it_were_done(tmp_path: Path, how: str) -> None:
+    text, said = ENDINGS[how]
+    done = with_plugin(tmp_path, text, "--version")
+    assert done.returncode == 2 and re.search(said, done.stderr) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["sys.stdout = sys.stderr = io.StringIO()", "sys.stdout = sys.stderr = open('other', 'w')"])
+def test_output_is_not_lost_where_a_plugin_redirects_its_own(tmp_path: Path, text: str) -> None:
+    done = with_plugin(tmp_path, f"import io, sys\n{text}\nprint('of the plugin')\n", "--version")
+    assert done.returncode == 0 and done.stdout.startswith("sage-rlvr ") and "of the plugin" not in done.stdout
+    refused = with_plugin(tmp_path, f"import io, sys\n{text}\n", "nosuch")
+    assert refused.returncode == 2 and "unknown command 'nosuch'" in refused.stderr
+
+
+@pytest.mark.parametrize("status", [0, 7])
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["nosuch"], 2)])
+def test_a_handler_at_the_end_cannot_change_the_exit_code(tmp_path: Path, words: list[str], code: int, status: int) -> None:
+    text = f"import atexit, os\natexit.register(os._exit, {status})\n"
+    assert with_plugin(tmp_path, text, *words).returncode == (code or status)
+
+
+def test_a_fork_that_comes_back_does_not_run_the_command(tmp_path: Path) -> None:
+    done = with_plugin(tmp_path, "import os\nif pid := os.fork():\n    os.waitpid(pid, 0)\n", "--version")
+    assert done.returncode == 0 and done.stdout.count("sage-rlvr") == 1 and "a fork came back into this command" in done.stderr
+
+
+def test_a_closed_stdout_is_no_fault(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sage_rlvr --version >&-"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_forks_end_as_they_like(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text("import os\nif (pid := os.fork()) == 0:\n    os._exit(0)\nprint(os.waitpid(pid, 0)[1])\n")
+    command = [sys.executable, "-m", "sage_rlvr", "--version", "--plugin", "forks.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (0, "0", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -129,11 +130,11 @@ def test_a_report_that_compares_nothing_says_what_to_give(
 
 def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, suggested: list[list[str]]) -> None:
     from sage_rlvr.render import Page, report_of
-    from sage_rlvr.results import Results
+    from sage_rlvr.results.read import read_results
 
     assert call("eval", "embedded", "--problems", 6, "--out", "base.npz") == 0
     suggested.clear()
-    text = Page(report_of(Results.read("base.npz"))).markdown()
+    text = Page(report_of(read_results("base.npz"))).markdown()
     assert "no frontier. Evaluate it at more with: sage-rlvr eval embedded --frontier" in text
     assert ["eval", "embedded", "--frontier"] in suggested and not any(parse(command)[2] for command in suggested)
 
@@ -210,12 +211,15 @@ def options_of(command: str) -> set[str]:
     return {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
 
 
-SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+@functools.cache
+def sources() -> dict[Path, ast.Module]:
+    """The tree of each file of the package."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
     """A message may name a command; one with arguments is quoted for the shell by `errors.suggest`."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for text in texts(tree):
             for command, rest in MENTION.findall(text):
                 assert command in COMMANDS, f"{path.name}: {text}"
@@ -240,7 +244,7 @@ def test_templates_suggest_as_the_code_does() -> None:
 
 def test_what_suggest_is_given_are_commands_with_their_options() -> None:
     """As far as the words are written in the code."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "suggest"]
         for one in calls:
             words = [w.value if isinstance(w, ast.Constant) else None for w in one.args]

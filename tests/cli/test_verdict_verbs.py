@@ -14,8 +14,9 @@ import pytest
 from command import call, said
 from sage_rlvr.api.evaluate import eval_lines
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
+from sage_rlvr.verdicts.record import Record
 
 Capture = pytest.CaptureFixture[str]
 IDENTITY = Identity(
@@ -134,7 +135,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     arms = record("base", policies()), record("GRPO", policies(0.8, 1)), record("Branch", policies(0.8, 2))
     code, out, err = run(capsys, "compare", *arms, "--k", 16)
     assert code == 0, err
-    assert "GRPO vs base over k: higher at k = 1 to 16" in out
+    assert "GRPO vs base over k: higher at k = 1, 2, 4, 8, 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
     apart = "Against base, pass@16 at equal pass@1 (mean over all temperatures): cannot be told (no common range of pass@1): "
     assert f"{apart}GRPO, Branch." in out
@@ -162,7 +163,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", base, *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "P(A > base), a problem's pass@1 (the same at every k): 1.000" in out
-    assert "A vs base over k: higher at k = 1 to 16" in out and "at all 3 values of k at once" in out
+    assert "A vs base over k: higher at k = 1, 4, 16" in out and "at all 3 values of k at once" in out
     assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): " in out and "over 3 training seeds" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
@@ -310,17 +311,22 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
 
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
-    assert code == 0 and "claims about checkpoints: can detect a difference of 0.114" in out
-    assert "about 1,960 problems" in out and "10 runs per arm with Student's t (7 if that SD were known)" in out
-    assert "options for more power, best value for the cost first: 120 problems (if there are more of them): 0.081 for" in out
+    assert code == 0 and "claims about checkpoints: can detect a difference of 0.147" in out
+    assert "about 2,570 problems" in out and "10 runs per arm with Student's t (7 if that SD were known)" in out
+    assert "options for more power, best value for the cost first: 120 problems (if there are more of them): 0.086 for" in out
     assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)
     assert code == 0 and "1 training seed of each of two arms, pass@64; " in out, err
     for words, message in [
         (("--problems", 0), "whole numbers from 1 on"),
         (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),
-        (("--problems", 60, "--run-cost", 0), "must be above 0"),
-        (("--problems", 60, "--discordant", 2), "shares between 0 and 1"),
+        (("--problems", 60, "--run-cost", 0), "--run-cost 0: what a training run costs in completions is above 0"),
+        (("--problems", 60, "--difference", "nan"), "--difference nan: a difference in pass@k lies between 0 and 1"),
+        (("--problems", 60, "--difference", 1.5), "--difference 1.5: a difference in pass@k lies between 0 and 1"),
+        (("--problems", 60, "--run-sd", "nan"), "--run-sd nan: a standard deviation of scores is a number from 0 on"),
+        (("--problems", 60, "--discordant", "nan"), "--discordant nan: a share of the problems is above 0"),
+        (("--problems", 60, "--noise-share", 2), "--noise-share 2: a share is a number from 0 to 1"),
+        (("--problems", 60, "--discordant", 2), "--discordant 2: a share of the problems is above 0 and at most 1"),
         (("--problems", 60, "--from", "a.npz"), "expected two arms"),
         (("--problems", 60, "--from", "a.npz", "b.npz"), "no such evaluation"),
     ]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -338,6 +337,7 @@ def test_an_extra_and_the_rollout_have_one_length_limit(
     @dataclasses.dataclass(frozen=True)
     class Overlong(Extra):
         max_tokens: int | None
+        equation = "r of short completions"
 
         @property
         def made_for(self) -> int | None:
@@ -381,18 +381,6 @@ def test_reading_yaml_needs_no_torch() -> None:
     source = Path(c.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_a_field_that_came_later_is_recorded_only_where_it_says_something() -> None:
-    """Runs with a placebo from before `within` and `centered` are continued and taken over: their configuration is the same."""
-
-    def tree(guide: dict[str, Any]) -> object:
-        return c.dump(c.build("method", {"name": "sage", "guide": guide}))["guide"]
-
-    placebo, before = {"name": "placebo", "guide": "branch"}, {"name": "placebo", "guide": tree({"name": "branch"})}
-    assert tree(placebo) == tree({**placebo, "within": "batch", "centered": False}) == before
-    assert tree({**placebo, "centered": True}) == {**before, "within": "batch", "centered": True}
-    assert tree({**placebo, "within": "row"}) == {**before, "within": "row", "centered": False}
 
 
 @pytest.mark.parametrize("method", ["{name: distinct, k: 9}", "{name: pkpo, k: 8, baseline: sloo}", "{name: passk_training, k: 9}"])

@@ -1,6 +1,6 @@
-"""Methods by name: each former recipe resolves as it did, a task and a file of rows give the settings, wrong names are answered.
+"""Methods by name: each command resolves as recorded, a task and a file of rows give the settings, wrong names are answered.
 
-`python tests/config/test_named_methods.py` writes recipe_hashes.json anew, where a key of recipes was added or renamed on purpose.
+`python tests/config/test_named_methods.py` writes recipe_hashes.json anew, after a key of recipes was added or renamed on purpose.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.config import TrainConfig, dump, read_recipe
+from sage_rlvr.config import TrainConfig, dump, load_config, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import locate, named_methods, tasks_with_base
 
-ROOT = Path(__file__).parents[2]
-HASHES = Path(__file__).with_name("recipe_hashes.json")
-COMMANDS: dict[str, str] = json.loads((ROOT / "lab" / "renames" / "recipes.json").read_text())
-LISTED = {old: shlex.split(now)[1:] for old, now in COMMANDS.items() if now.startswith("sage-rlvr ")}
+HASHES = Path(__file__).with_name("recipe_hashes.json")  # "train maxrl --task words" -> hash of its resolved configuration
 
 
 def hash_of(words: list[str]) -> str:
@@ -33,13 +30,10 @@ def hash_of(words: list[str]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*the part of q that depends on the batch")
-def test_every_former_recipe_resolves_as_it_did() -> None:
-    """67 of the 96 hashes are those of the recipe files before they went. 21 were written anew when keys were renamed (046c2ac),
-    four when sibling methods got options (e4f5631), and four when two kinds of parts, null there, became extras. The names
-    erank, sft_oracle, nll_correct and dars_marginal_value stand for those they had."""
-    wanted = json.loads(HASHES.read_text())
-    assert len(wanted) == len(LISTED) == 96
-    assert {old: hash_of(words) for old, words in LISTED.items()} == wanted
+def test_every_command_resolves_as_recorded() -> None:
+    recorded = json.loads(HASHES.read_text())
+    assert len(recorded) == 96
+    assert {words: hash_of(shlex.split(words)) for words in recorded} == recorded
 
 
 @pytest.mark.parametrize("task", [None, "words"])
@@ -117,11 +111,37 @@ def test_a_file_of_rows_gets_the_settings_for_a_pretrained_model(
     assert ended.value.code == 0 and capsys.readouterr().out.startswith(line)
 
 
-def test_the_option_to_skip_stands_in_no_recipe_that_does_not_set_it() -> None:
-    """So that recorded runs and the hashes above stay what they are."""
-    assert "skip_without_signal" not in dump(read_recipe("grpo"))["updates"]
-    changed = dump(read_recipe("grpo", edits=[("updates.skip_without_signal", "always")]))
-    assert changed["updates"]["skip_without_signal"] == "always"
+def test_a_shipped_warm_up_is_cut_to_a_short_run_and_a_written_one_is_an_error(tmp_path: Path) -> None:
+    """A value that the user wrote stays: on the command line, in a recipe, and beside the steps of a recipe over a shipped base."""
+    rows, own = tmp_path / "mine.jsonl", tmp_path / "own.yaml"
+    rows.write_text('{"problem": "1+1", "answer": "2"}\n')
+    own.write_text(f"base: rows/base\nmodel: my/model\nsteps: 3\ntask: {{name: jsonl, file: {rows}}}\nmethod: grpo\n")
+
+    def warmup(steps: int, *more: tuple[str, str]) -> int:
+        edits = [("model", "my/model"), ("steps", str(steps)), *more]
+        return int(dump(read_recipe("grpo", edits, task=str(rows)))["optimizer"]["warmup_steps"])
+
+    twice = ("updates", "{epochs: 2}")
+    assert [warmup(1), warmup(2), warmup(10), warmup(11), warmup(5, twice), warmup(6, twice)] == [0, 1, 5, 10, 5, 10]
+    assert load_config(TrainConfig, own).optimizer.warmup_steps == 1
+    with pytest.raises(ConfigError, match=r"--optimizer\.warmup_steps = 10: must be below the run's 2 optimizer steps"):
+        warmup(2, ("optimizer.warmup_steps", "10"))
+    own.write_text(own.read_text() + "optimizer: {warmup_steps: 10}\n")
+    with pytest.raises(ConfigError, match=r"own\.yaml:6: optimizer\.warmup_steps = 10: must be below the run's 3 optimizer steps"):
+        load_config(TrainConfig, own)
+
+
+def test_a_reward_on_the_command_line_is_that_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, reward = tmp_path / "mine.jsonl", tmp_path / "mine.py"
+    rows.write_text('{"problem": "1+1", "answer": "2"}\n')
+    reward.write_text("def score(completion, row):\n    return 1.0\n")
+    words = ["train", "grpo", "--model", "my/model", "--dry-run", "--reward", f"{reward}:score"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--task", str(rows)])
+    assert ended.value.code == 0 and f"\n  reward: {reward}:score\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(words)  # the generated problems have a verifier of their own
+    assert ended.value.code == 2 and f"{reward}:score: a reward function judges rows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -140,4 +160,4 @@ def test_a_wrong_name_is_answered(name: str, task: str | None, said: str) -> Non
 
 
 if __name__ == "__main__":
-    HASHES.write_text(json.dumps({old: hash_of(words) for old, words in LISTED.items()}, indent=1) + "\n")
+    HASHES.write_text(json.dumps({words: hash_of(shlex.split(words)) for words in json.loads(HASHES.read_text())}, indent=1) + "\n")

@@ -10,7 +10,8 @@ import pytest
 
 import sage_rlvr
 from sage_rlvr.config import read_recipe
-from sage_rlvr.registry import HOMES, contributed, registry_of
+from sage_rlvr.names import PARTS
+from sage_rlvr.registry import registry_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIB = Path(sage_rlvr.__file__).parent / "contrib"
@@ -21,7 +22,7 @@ FILES = [path for folder in FOLDERS for path in sorted((CONTRIB / folder).glob("
 def parts_of(path: Path) -> dict[str, dict[str, str]]:
     """kind -> name in recipes -> name in Python, of what the file registers."""
     module = f"sage_rlvr.contrib.{path.parent.name}.{path.stem}"
-    listed = {kind: {name: home.split(":") for name, home in contributed(kind).items()} for kind in HOMES}
+    listed = {kind: {name: home.split(":") for name, home in homes.items()} for kind, homes in PARTS.items()}
     own = {kind: {name: one for name, (home, one) in homes.items() if home == module} for kind, homes in listed.items()}
     return {kind: names for kind, names in own.items() if names}
 

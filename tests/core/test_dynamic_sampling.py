@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sage_rlvr.core import DynamicSampling, GroupNormalized, OverlongShaping, RolloutPlan, Seen
+from sage_rlvr.core import DynamicSampling, GroupNormalized, GroupSignals, OverlongShaping, RolloutPlan
 from sage_rlvr.errors import ConfigError, DataError
 
 
@@ -31,7 +31,7 @@ def test_what_is_kept_is_what_has_an_advantage(rows):
 
 def test_an_all_right_group_is_dropped_although_a_price_on_length_gives_it_advantages():
     """verl's filter by `acc` has it so, and so here: the plan sees the verifier's rewards, before an extra changes them."""
-    rewards, seen = torch.ones(1, 2), Seen(torch.tensor([[4, 8]]), torch.zeros(1, 2))
+    rewards, seen = torch.ones(1, 2), GroupSignals(torch.tensor([[4, 8]]), torch.zeros(1, 2))
     assert GroupNormalized()(OverlongShaping(8, 4).after_rewards(rewards, seen, {})).any()
     assert not DynamicSampling().keeps(rewards).any()
 

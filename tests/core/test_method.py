@@ -124,10 +124,14 @@ def test_beta_may_start_at_zero():
 
 def test_an_extra_on_rewards_and_a_token_weight_take_their_places():
     class ShorterIsBetter(Extra):
+        equation = "r - .1 |y|"
+
         def after_rewards(self, rewards, seen, state):
             return rewards - 0.1 * seen.lengths
 
     class FirstTokenOnly(TokenWeight):
+        equation = "w_t = [t = 0]"
+
         def token_weights(self, signals, step, total_steps, key, state):
             return (signals.positions == 0).float(), state
 

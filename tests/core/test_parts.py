@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -25,7 +25,8 @@ from sage_rlvr.core import (
     RolloutPlan,
     Surrogate,
 )
-from sage_rlvr.core.advantages import Dead, PlaceboRight
+from sage_rlvr.core.advantages import ZeroVariance
+from sage_rlvr.core.advantages.placebo import PlaceboRight
 from sage_rlvr.core.rollout_plans import Staged, is_staged
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo
@@ -65,7 +66,7 @@ def test_the_least_advantage_has_the_defaults() -> None:
     assert (part.legend, part.ascends, part.prefers, part.against_kl) == ("", "", "", "")
     assert not (part.couples_prompts or part.takes_group_mean or part.gives_labels or part.random or part.evens)
     assert (part.needs, part.counts, part.least_group) == (None, None, 2)
-    assert part.at(3, 4) is part and part.start() == {} and part.dead(4) == Dead()
+    assert part.at(3, 4) is part and part.start() == {} and part.dead(4) == ZeroVariance()
     assert Method("raw", part, Clip(), None, FixedBudget()).start() == {}
     with pytest.raises(ConfigError, match="Raw draws at random but has no `expected`"):
         part.expected(torch.zeros(1, 2))
@@ -129,6 +130,16 @@ def test_a_class_in_the_place_of_a_part_is_an_error() -> None:
 def test_a_misspelled_member_is_an_error_with_the_near_name(base: type, name: str, value: Any, near: str) -> None:
     with pytest.raises(ConfigError, match=rf"class Mine: {name} is no member of an? [a-z ]+; did you mean {near}\?.*_{name}"):
         type("Mine", (base,), {name: value})
+
+
+@pytest.mark.parametrize("given", [{}, {"needs": field(default_factory=frozenset)}])
+def test_a_field_that_overrides_a_member_has_a_default(given: dict[str, Any]) -> None:
+    """@dataclass would take the base's property for its default."""
+    with pytest.raises(ConfigError, match="surrogate class Mine: the field needs is a member of each surrogate, so it must"):
+        type("Mine", (Surrogate,), {"__annotations__": {"needs": "frozenset[str]"}, **given})
+    made = dataclass(frozen=True)(type("Mine", (Surrogate,), {
+        "__annotations__": {"needs": "frozenset[str]"}, "needs": frozenset(), "equation": "x", "__call__": member}))  # fmt: skip
+    assert made().needs == frozenset() and made(frozenset({"answers"})).needs == {"answers"}  # type: ignore[attr-defined, call-arg]
 
 
 def test_what_is_lacking_is_named() -> None:

@@ -13,7 +13,7 @@ from sage_rlvr.contrib.methods.erank import ERank, erank
 from sage_rlvr.core import GroupNormalized, Key, Signals, advantages_of
 from sage_rlvr.core.ranks import ranks_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.stats.samples.spectrum import rank_path
+from sage_rlvr.verdicts.stats.samples.spectrum import rank_path
 
 
 def states_of(seed: int, rows: int, columns: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:

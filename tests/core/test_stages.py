@@ -17,7 +17,7 @@ from lab.theory.utility import has_axes, slope
 from sage_rlvr.contrib.methods.dars import Dars, MarginalValue, UniformStages, dars
 from sage_rlvr.contrib.methods.distinct import DistinctRight
 from sage_rlvr.contrib.methods.pacs import pacs
-from sage_rlvr.contrib.methods.pkpo import PassAtK
+from sage_rlvr.contrib.methods.pkpo import PassAtKAdvantage
 from sage_rlvr.contrib.methods.right_entropy import right_entropy
 from sage_rlvr.core import GroupNormalized, Key, LeaveOneOut, credit
 from sage_rlvr.core.rollout_plans import GuidedStages, rows_of_stages
@@ -119,6 +119,8 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
         "min(pi(y|x) / pi(y|x,g), 0.5)" in method.describe()
         and "a cut puts min(pi(y|x), clip pi(y|x,g))" in method.describe()
     )
+    weighed = {clip: " w [ " in replace(method, rollout=GuidedStages(clip=clip)).describe() for clip in (0.5, None)}
+    assert weighed == {0.5: True, None: False}
     assert not has_axes(method) and has_axes(replace(rloo(), rollout=GuidedStages(guided=False)))
 
 
@@ -141,7 +143,7 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
         (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts learns from groups of one size"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
         (
-            lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)),
+            lambda: replace(dars(baseline="stages"), advantage=PassAtKAdvantage(4)),
             r"needs groups of at least 4.*baseline='union'",
         ),
         (lambda: GuidedStages(each=1), "each = 1; set the completions of a second stage"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sage_rlvr.evaluation.sampled_run import SampleRun
+from sage_rlvr.evaluation.sample_run import SampleRun
 
 
 def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:

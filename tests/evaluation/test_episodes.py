@@ -23,7 +23,7 @@ from sage_rlvr.evaluation.sampling import SamplingRun, Scorer, choose, guide_of,
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import judged_text, own_of
 from sage_rlvr.models.generation import Decoding, Generation, Request, SamplerGenerator, TransformersGenerator
-from sage_rlvr.models.policy import Asking
+from sage_rlvr.models.policy import PromptRenderer
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.training.offline import pairs_laid_out
@@ -40,7 +40,7 @@ IDENTITY = Identity(
 
 def evaluation(wrap: Callable[[Any], Any] = lambda g: g, together: bool = False, **more: Any) -> SamplingRun:
     generator = wrap(SamplerGenerator(MODEL, TOKENS, LAW, at_once=3, together=together))
-    return SamplingRun(TASK, prompts_of(TASK, TOKENS)[0], generator, asking=Asking.of(TASK.task, TOKENS), window=48, **more)
+    return SamplingRun(TASK, prompts_of(TASK, TOKENS)[0], generator, asking=PromptRenderer.of(TASK.task, TOKENS), window=48, **more)
 
 
 def fill(folder: Path, *ns: int, identity: Identity = IDENTITY, **words: Any) -> SampleStore:

@@ -20,9 +20,9 @@ from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.models.enumeration import solutions
 from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
 from sage_rlvr.training.problems import training_problems
+from sage_rlvr.verdicts.stats.intervals import wilson
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_problems=60)
 TASK = Countdown({2: 1.0, 3: 1.0}, max_number=9)
@@ -128,7 +128,7 @@ def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -
     assert len(set(law.meta["problem_ids"])) < 2 * size
     for name, row in zip(law.meta["problem_ids"], law.logps[1.0], strict=True):
         assert np.allclose(row, by_id[name], atol=1e-5)
-    with pytest.raises(DataError, match="choose one of iid, without-replacement"):
+    with pytest.raises(DataError, match="choose one of iid, distinct, without-replacement"):
         evaluate(target, sampling="all")
 
 

@@ -14,11 +14,10 @@ from command import Capture, call, refused, said
 from sage_rlvr.api.evaluate import evaluate
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation import sampling
-from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.gate import Gate, GatePoint, Room, ks_of
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.stats.intervals import Interval, passk_interval
-from sage_rlvr.tasks.chance import Chance
+from sage_rlvr.verdicts.chance import KEY, Chance
+from sage_rlvr.verdicts.stats.intervals import Interval, passk_interval
 from samples_common import IDENTITY, draw
 
 

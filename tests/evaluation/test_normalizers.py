@@ -16,7 +16,7 @@ from sage_rlvr.evaluation.exact import log_normalizers
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.models.enumeration.completions import enumerate_completions
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.stats.tempered import tempered
+from sage_rlvr.verdicts.stats.tempered import tempered
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_problems=60)
 POWERS = (1.0, 1.5, 2.0, 4.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_text import sample_lines
 from sage_rlvr.evaluation.store import Identity, PromptAndGold, Sample, SampleStore
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.results import Results
-from sage_rlvr.results.page.samples import data_of, sample_sets
+from sage_rlvr.results.details.samples import data_of, sample_sets
+from sage_rlvr.results.read import read_results
 from sage_rlvr.tasks.base import NO_ANSWER
 
 ROWS = [("What is 3 + 4, Zoë?", "7"), ("What is 2 + 2?", "4")]
@@ -55,7 +54,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 
 
 def page_data(*stores: Path) -> dict[str, Any]:
-    results = Results.read(*map(str, stores))
+    results = read_results(*map(str, stores))
     return data_of(sample_sets(results.table.sampled(), results.design, 8))
 
 
@@ -115,10 +114,7 @@ def test_one_sample_whose_tokens_are_another_text_leaves_the_signals_of_the_othe
 def test_a_store_without_prompts_says_so_and_the_same_command_adds_them(
     made: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db = sqlite3.connect(store / "store.sqlite")
-    db.execute("DELETE FROM problems")
-    db.commit()
-    db.close()
+    shutil.rmtree(store / "problems")
     assert page_data(store)["sets"][0]["asked"] == []
     assert call("samples", "show", store) == 0 and "a version without prompts wrote" in said(capsys)[0]
     monkeypatch.chdir(made)
@@ -226,7 +222,7 @@ def test_a_store_goes_to_the_harness_with_its_own_prompts_and_golds(store: Path,
 
 
 def test_the_page_lists_only_problems_with_a_sample_on_it(store: Path) -> None:
-    results = Results.read(str(store))
+    results = read_results(str(store))
     (one,) = sample_sets(results.table.sampled(), results.design, 8)
     second = replace(one, shown=tuple(pair for pair in one.shown if pair[0].problem == "1"))
     assert data_of([second, second])["problems"] == ["1"]

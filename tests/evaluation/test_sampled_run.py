@@ -17,8 +17,9 @@ from sage_rlvr.contrib.io.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
-from sage_rlvr.evaluation.sampled_run import UNKNOWN, SampleRun, commit_of
-from sage_rlvr.evaluation.sampling import Chosen, choose
+from sage_rlvr.evaluation.policies import UNKNOWN, commit_of
+from sage_rlvr.evaluation.sample_run import SampleRun
+from sage_rlvr.evaluation.sampling import EvalSet, choose
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.reward_model import from_policy
@@ -81,11 +82,14 @@ def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_w
             raise KeyboardInterrupt
         return scorer(self, *args)
 
-    def nothing_drawn(*args: Any) -> Any:
-        raise AssertionError("the policy was loaded")
+    load = sampled_run.load_here
+
+    def nothing_drawn(of: Any, dtype: str) -> Any:
+        assert str(of) == str(tiny_policy), "the policy was loaded"
+        return load(of, dtype)
 
     monkeypatch.setattr(sampled_run.Scorer, "__call__", dying)
-    monkeypatch.setattr(sampled_run, "_policy", nothing_drawn)
+    monkeypatch.setattr(sampled_run, "load_here", nothing_drawn)
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 130
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0
     said = capsys.readouterr()
@@ -229,7 +233,7 @@ def test_countdown_samples_go_out_without_texts_and_come_back(
     assert back.table(columns).equals(SampleStore.open("a").table(columns))
 
 
-def puzzles(folder: Path, made: Chosen, **change: str) -> SampleStore:
+def puzzles(folder: Path, made: EvalSet, **change: str) -> SampleStore:
     asked = {"preset": "p", "temperature": 1.0, "max_new_tokens": 9}
     facts = {"task": made.name, "task_hash": made.task_hash, "model": "m", "revision": "r", "prompt": "p"} | change
     identity = Identity(**facts, template_hash="t", decoding=asked, verifier_hash="v", seed=0, chunk_size=1)

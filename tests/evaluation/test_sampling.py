@@ -26,20 +26,20 @@ from sage_rlvr.evaluation.sample_report import (
     pattern_lines,
     report_lines,
 )
-from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.sampling import EvalSet, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.generation import Decoding, Generation, Generator, Request, SamplerGenerator
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
-from sage_rlvr.stats.samples.diversity import pcmd
+from sage_rlvr.verdicts.stats.samples.diversity import pcmd
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def pieces(warm_policy: Path) -> tuple[Chosen, Any, Tokens, Identity, dict[str, Any]]:
+def pieces(warm_policy: Path) -> tuple[EvalSet, Any, Tokens, Identity, dict[str, Any]]:
     task = choose(WORLD.build(), "test", 1, 7)
     model, tokens = load_policy(str(warm_policy))
     prompts, template = prompts_of(task, tokens)
@@ -134,7 +134,7 @@ def test_problems_are_drawn_together_where_keys_values_and_logits_have_room(
     shaped.get_text_config = lambda: shaped
     run = dataclasses.replace(sample_run("warm", "embedded", 128), samples=64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sage_rlvr.evaluation.sampled_run.supports", lambda model: True)
+        patch.setattr("sage_rlvr.evaluation.sample_run.supports", lambda model: True)
         assert run._together(run.decoding(task), SimpleNamespace(config=shaped)) == wanted  # type: ignore[arg-type]
 
 

@@ -28,8 +28,8 @@ from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.tasks import task_named
-from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.prompts import BOXED, SAGE
+from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verifiers.rewards import answered
 
 # ---- tasks
@@ -197,7 +197,10 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             store.note(chance=Chance("values", (0.001,) * 2).tree())
-            lines = report_lines(store)
+            lines, brief = report_lines(store), report_lines(store, brief=True)
+    # of two problems the numbers that say something: pass@1 and pass@n beside chance, what was wrong, where the rest is
+    assert [line.split()[0] for line in brief[1:]] == ["pass@1", "pass@4", "no", "truncated", "fewer"]
+    assert brief[1].split()[1] == "0.375" and brief[2].split()[1] == "1.000" and brief[2].endswith("chance 0.004")
     cells = {line.split()[0]: line for line in lines}
     assert cells["1"].split()[1] == "0.375" and cells["2"].split()[1] == f"{(5 / 6 + 1 / 2) / 2:.3f}"
     assert cells["4"].split()[1] == "1.000" and cells["2"].endswith("0.002")

@@ -15,7 +15,7 @@ from sage_rlvr.evaluation.sample_report import report_lines
 from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.evaluation.store import Sample, SampleStore, prompt_hash
 from sage_rlvr.render import Page, report_of
-from sage_rlvr.results import Results
+from sage_rlvr.results.read import read_results
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.unanswered import read_at
 from samples_common import IDENTITY
@@ -92,7 +92,7 @@ def test_other_places_are_looked_at_in_samples_of_all_problems_and_never_in_cut_
 
 def test_a_page_begins_with_it(tmp_path: Path) -> None:
     filled(tmp_path / "s", "wrong", "no answer").close()
-    page = Page(report_of(Results.read(f"mine={tmp_path / 's'}")))
+    page = Page(report_of(read_results(f"mine={tmp_path / 's'}")))
     first = [line for line in page.markdown().splitlines() if line][1]
     assert first.startswith("> **mine") and "no answer in 40 of 40 completions" in first and "answer_in: last" in first
     html = page.html()

@@ -17,7 +17,8 @@ import pytest
 
 from sage_rlvr.contrib.io.archive import from_parquet, to_parquet
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, SampleStore, repeats
+from sage_rlvr.evaluation import repeats
+from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, SampleStore
 from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
 
@@ -282,7 +283,7 @@ def test_a_null_within_a_list_of_a_parquet_file_is_refused_with_its_place(name: 
     pq.write_table(replaced(table, name, lists), tmp_path / "all.parquet")
     with pytest.raises(DataError, match=rf"all.parquet: problem 'b', sample 2: {name} = \[.*None.* has a null among its values"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "new")
-    assert not (tmp_path / "new" / "store.sqlite").exists()
+    assert not (tmp_path / "new" / "store.json").exists()
 
 
 @pytest.mark.parametrize("wanted", [5, None, [1], {"problems": "2"}, {"n": -1}, {"n": True}, {"other": 1}])
@@ -290,14 +291,14 @@ def test_a_requested_size_that_is_none_is_refused(wanted: Any, tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
         to_parquet(store, tmp_path / "all.parquet")
         store.note(wanted=wanted)
-        with pytest.raises(DataError, match=r"store.sqlite: wanted = .*: must be an object"):
+        with pytest.raises(DataError, match=r"s: wanted = .*: must be an object"):
             store.wanted()
     table = pq.read_table(tmp_path / "all.parquet")
     about = json.loads(table.schema.metadata[b"sage_rlvr"]) | {"wanted": wanted}
     pq.write_table(table.replace_schema_metadata({"sage_rlvr": json.dumps(about)}), tmp_path / "all.parquet")
     with pytest.raises(DataError, match=r"all.parquet, its metadata: wanted = .*: must be an object"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "new")
-    assert not (tmp_path / "new" / "store.sqlite").exists()
+    assert not (tmp_path / "new" / "store.json").exists()
 
 
 def test_a_partial_import_says_how_it_is_completed(tmp_path: Path):
@@ -306,16 +307,17 @@ def test_a_partial_import_says_how_it_is_completed(tmp_path: Path):
         digest = store.digest()
         to_parquet(store, tmp_path / "all.parquet")
     table = pq.read_table(tmp_path / "all.parquet")
-    for name, many in {"chunk": 5, "problem": 6}.items():
-        pq.write_table(table.slice(0, many), tmp_path / "some.parquet")
-        from_parquet(tmp_path / "some.parquet", tmp_path / name)
+    pq.write_table(table.slice(0, 5), tmp_path / "cut.parquet")
+    with pytest.raises(DataError, match=r"cut.parquet: problem 'a': of samples 4 to 5 it does not have each once"):
+        from_parquet(tmp_path / "cut.parquet", tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+    pq.write_table(table.slice(0, 6), tmp_path / "some.parquet")
+    from_parquet(tmp_path / "some.parquet", tmp_path / "some")
     advice = r"imported from some.parquet: import a file with all samples into another folder, or sample .* with eval --store"
-    with SampleStore.open(tmp_path / "chunk") as store, pytest.raises(DataError, match=rf"only 1 of 2 exist; .*{advice}"):
-        store.counts()
-    with SampleStore.open(tmp_path / "problem") as store:
+    with SampleStore.open(tmp_path / "some") as store:
         said = store.lacking(store.counts())
         assert said.startswith("samples of 1 of 2 problems; ") and re.search(advice, said) and "same eval" not in said
-    with evaluate(tmp_path / "chunk", PROBLEMS, 6, SMALL) as store:  # the second advice
+    with evaluate(tmp_path / "some", PROBLEMS, 6, SMALL) as store:  # the second advice
         assert store.digest() == digest
 
 
@@ -341,4 +343,4 @@ def test_a_parquet_file_of_another_kind_makes_no_store(harm: Any, tmp_path: Path
     pq.write_table(harm(pq.read_table(tmp_path / "all.parquet")), tmp_path / "all.parquet")
     with pytest.raises(SageError, match=r"all.parquet|identity"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "new")
-    assert not (tmp_path / "new" / "store.sqlite").exists()
+    assert not (tmp_path / "new" / "store.json").exists()

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.evaluation.record import save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
+from sage_rlvr.verdicts.record import Record
 
 FIXTURES = Path(__file__).parent / "fixtures"
 WORLD = {"name": "countdown", "counts": {"3": 1.0}, "max_number": 9, "min_target": 1, "max_target": 30}

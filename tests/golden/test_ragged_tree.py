@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -40,14 +40,13 @@ PI0, PI1 = 0.524979, 0.475021
 KEY = Key(0)
 
 
+@dataclass(frozen=True)
 class ByState(Guide):
     """q = 1.3 at the root and .8 in the late state, read from where the tests put it; it hides that it is a state guide
     when asked to, so that the refusal does not stand in the way of the measurement."""
 
     needs, equation = frozenset({"entropies"}), "read from the entropies"
-
-    def __init__(self, depends_on: str = "state"):
-        self.depends_on = depends_on
+    depends_on: str = "state"
 
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> Tensor:
         return torch.where(signals.mask, signals.require("entropies", "ByState"), 0.0)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.tasks.base import Task, Turn
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.verifiers import Verdict
@@ -110,7 +110,7 @@ def taught_digit_policy() -> tuple[PreTrainedModel, Tokens]:
     from sage_rlvr.training.sft import sft_step, texts_of
 
     (model, tokens), task = digit_policy(initializer_range=0.05), Digits()
-    asking, optimizer = Asking.of(task, tokens), Optimizer(model, OptimizerConfig(lr=5e-3), 14)
+    asking, optimizer = PromptRenderer.of(task, tokens), Optimizer(model, OptimizerConfig(lr=5e-3), 14)
     for step in range(14):
         sft_step(model, optimizer, texts_of(task.examples("train", 0, 16 * step, 16), asking), step)
     return model.eval(), tokens

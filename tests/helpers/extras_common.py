@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core import EXTRAS, METHODS, Batch, Extra, Seen
+from sage_rlvr.core import EXTRAS, METHODS, Batch, Extra, GroupSignals
 
 DROPOUT = Path(__file__).parents[2] / "examples" / "grpo_dropout.py"
 
@@ -31,7 +31,7 @@ class Again(Extra):
         back = torch.isin(problems, state["unsolved"].to(problems.device)).nonzero().squeeze(1)
         return torch.cat([back, selected[~torch.isin(selected, back)]])[: len(selected)]
 
-    def learn(self, rewards: Tensor, seen: Seen, state: Any) -> dict[str, Tensor]:
+    def learn(self, rewards: Tensor, seen: GroupSignals, state: Any) -> dict[str, Tensor]:
         ids = seen.require("problems", "Again")[:, 0]
         return {"unsolved": ids[rewards.amax(dim=1) <= 0].cpu(), "steps": state["steps"] + 1}
 
@@ -43,7 +43,7 @@ class Doubled(Extra):
     factor: float = 2.0
     equation: ClassVar[str] = "r times factor"
 
-    def after_rewards(self, rewards: Tensor, seen: Seen, state: Any) -> Tensor:
+    def after_rewards(self, rewards: Tensor, seen: GroupSignals, state: Any) -> Tensor:
         return self.factor * rewards
 
 
@@ -53,7 +53,7 @@ class Rewarded(Extra):
 
     equation: ClassVar[str] = "A times r"
 
-    def on_advantages(self, advantages: Tensor, rewards: Tensor, seen: Seen, state: Any) -> Tensor:
+    def on_advantages(self, advantages: Tensor, rewards: Tensor, seen: GroupSignals, state: Any) -> Tensor:
         return advantages * rewards
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import DrawnGroups, Groups
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.reference import follow
 from sage_rlvr.training.samplers import sampler_of
 
@@ -25,7 +25,7 @@ def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
         return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
-def draw_groups(loop: Loop, step: int) -> DrawnGroups:
+def draw_groups(loop: TrainState, step: int) -> DrawnGroups:
     """What the loop's sampler draws for a step."""
     return sampler_of(loop.method).draw(loop, step)
 
@@ -39,7 +39,7 @@ def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:
 
     def keep(sampler: Any, loop: Any, step: int) -> Any:
         drawn = plain(sampler, loop, step)
-        kept.append(drawn.everything)
+        kept.append(drawn.first_stage)
         return drawn
 
     with pytest.MonkeyPatch.context() as patch:

@@ -100,7 +100,8 @@ def on_ranks(script: str, folder: Path, world: int, *words: str, seconds: float 
     out.mkdir()
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
     launch = launch if world > 1 else [sys.executable]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    paths = os.pathsep.join(sys.path)  # of pytest: a script imports from tests and their helpers
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": paths}
     command = [*launch, str(file), *(str(out) if word == "OUT" else word for word in words), str(world)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -19,7 +19,7 @@ def write() -> None:
     """A short warm start on two-number problems: right now and then, so RL has rewards."""
     from conftest import tiny_llama
     from sage_rlvr.config import OptimizerConfig
-    from sage_rlvr.models.policy import Asking, Tokens
+    from sage_rlvr.models.policy import PromptRenderer, Tokens
     from sage_rlvr.tasks.countdown import Countdown, build_tokenizer
     from sage_rlvr.training.optimizer import Optimizer
     from sage_rlvr.training.sft import sft_step, texts_of
@@ -27,7 +27,7 @@ def write() -> None:
     torch.set_num_threads(1)
     tokens = Tokens.of(build_tokenizer())
     world = Countdown({2: 1.0}, max_number=12, max_target=144)
-    asking, model = Asking.of(world, tokens), tiny_llama(initializer_range=0.02)
+    asking, model = PromptRenderer.of(world, tokens), tiny_llama(initializer_range=0.02)
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-2), 150)
     for step in range(150):
         sft_step(model, optimizer, texts_of(world.examples("train", 0, 48 * step, 48), asking), step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sage_rlvr.core import Banded, Branch, Compose, Flat, Placebo, Random, Token
+from sage_rlvr.core import Banded, Branch, Compose, Flat, Place, Placebo, Random, Token
 from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
@@ -32,13 +32,16 @@ EXAMPLES = {
     "token_zscore": Token(norm="zscore"),
     "token_reference": Token(signal="reference"),
     "random_often": Random(eps=0.9, sigma=0.5),
+    "place": Place(("first", "third")),
+    "place_first": Place(first=2, outside=True),
+    "placebo_place": Placebo(Place(("second",), ratio=1.0)),
     "placebo": Placebo(Branch()),
     "placebo_token": Placebo(Token()),
-    "placebo_length": Placebo(Token(), "length"),
-    "placebo_row": Placebo(Token(), "row"),
+    "placebo_length": Placebo(Token(), within="length"),
+    "placebo_row": Placebo(Token(), within="row"),
     "placebo_centered": Placebo(Token(), centered=True),
-    "placebo_length_centered": Placebo(Branch(), "length", centered=True),
-    "placebo_row_centered": Placebo(Branch(), "row", centered=True),
+    "placebo_length_centered": Placebo(Branch(), within="length", centered=True),
+    "placebo_row_centered": Placebo(Branch(), within="row", centered=True),
     "compose": Compose((Branch(), Random(eps=0.5), Random(eps=0.5))),
     "product": Branch() * Token(),
 }
@@ -52,6 +55,12 @@ seeds = st.integers(min_value=0, max_value=2**31 - 1)
 @given(seed=seeds)
 def test_the_laws_of_a_guide(guide, seed):
     check_guide(guide, seed)
+
+
+@pytest.mark.parametrize("kind", GUIDES.values(), ids=GUIDES.keys())
+def test_all_but_the_first_argument_go_by_name(kind):
+    """Two numbers in another order would pass unseen."""
+    assert len([one for one in fields(kind) if one.init and not one.kw_only]) <= 1
 
 
 class Careless(Guide):
@@ -94,7 +103,7 @@ def test_placebo_keeps_the_values_of_each_set_and_centered_they_sum_to_zero(with
     numbers = {"batch": torch.zeros(8), "length": lengths, "row": torch.arange(8)}[within]
     real, sham, centered = (
         run(guide, known, step)
-        for guide in (Token(), Placebo(Token(), within), Placebo(Token(), within, centered=True))
+        for guide in (Token(), Placebo(Token(), within=within), Placebo(Token(), within=within, centered=True))
     )
     for number in numbers.unique():
         here = known.mask & (numbers == number)[:, None]

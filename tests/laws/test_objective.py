@@ -80,6 +80,7 @@ def world(seed: int, junk: float = 0.0) -> tuple[torch.Tensor, Signals, torch.Te
         answers=torch.randint(0, 3, (P * G,), generator=drawn),
         problems=torch.arange(P).repeat_interleave(G),
         hidden=torch.where(mask[:, :, None], torch.randn(P * G, T, 5, generator=drawn), junk),
+        base_counts=torch.tensor([[0, 9], [4, 9], [9, 9]])[torch.arange(P) % 3].repeat_interleave(G, 0),
     )  # fmt: skip
     return old + draw(0.6) - draw(0.6), signals, torch.randint(0, 2, (P, G), generator=drawn).float()
 
@@ -100,6 +101,7 @@ def batch_of(method, logps, signals, rewards, rows=slice(None)) -> Batch:
         logps[rows], signals.old_logps[rows], signals.ref_logps[rows], signals.mask[rows], worth.advantages[rows],
         log_q[rows], signals.entropies[rows], T, **distributions_of(method, logps, signals, rows),
         group_size=G, loss_weights={slot: weight[rows] for slot, weight in worth.loss_weights.items()},
+        kl_weights=None if worth.kl_weights is None else worth.kl_weights[rows],
     )  # fmt: skip
 
 

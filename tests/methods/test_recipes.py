@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.contrib.methods.dars import MarginalValue, dars
 from sage_rlvr.core import Branch, Method
 from sage_rlvr.core.rollout_plans import is_staged
@@ -60,6 +60,8 @@ def test_an_arm_is_the_base_recipe_and_a_method(name):
     if name == "outcome_counts":
         plain = replace(plain, world=replace(plain.world, train_problems=1000))
         assert plain.steps * plain.rollout.prompts_per_step >= 4 * plain.world.train_problems
+    if name in ("pba", "pba_placebo"):  # its table needs samples of every problem
+        plain = replace(plain, world=replace(plain.world, train_problems=256), base_samples="runs/base-samples")
     if name.startswith("dars"):
         assert config(name).rollout.group_size == 8 and is_staged(built(name).rollout)
         plain = replace(plain, rollout=replace(plain.rollout, group_size=8))
@@ -69,6 +71,15 @@ def test_an_arm_is_the_base_recipe_and_a_method(name):
         assert own.rollout == replace(plain.rollout, prompts_per_step=128)
         plain = replace(plain, steps=own.steps, rollout=own.rollout, updates=own.updates)
     assert replace(config(name), method=plain.method) == plain
+
+
+@pytest.mark.parametrize("name", [name for name in ARMS if name.endswith("_placebo") and name.removesuffix("_placebo") in ARMS])
+def test_a_placebo_differs_from_its_arm_in_the_method_alone_and_there_in_no_other_number(name):
+    arm, placebo = (dump(config(one)) for one in (name.removesuffix("_placebo"), name))
+    theirs = [one.pop("method") for one in (arm, placebo)]
+    assert arm == placebo
+    if theirs[0]["name"] == theirs[1]["name"] and "permuted" in theirs[0]:
+        assert theirs[0] | {"permuted": True} == theirs[1]
 
 
 def test_the_comments_name_controls_that_are_there():

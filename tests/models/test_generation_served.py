@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,15 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from command import call, refused
 from models.generation_common import LAW, TOKENS
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models import vllm as models_vllm
 from sage_rlvr.models.generation import (
     Decoding,
     Request,
 )
 from sage_rlvr.models.policy import NO_ANSWER, load_policy, load_tokens, weights_hash
-from sage_rlvr.models.vllm import ServerGenerator, VllmGenerator
+from sage_rlvr.models.vllm import ChatGenerator, ServerGenerator, VllmGenerator
 
 # ---- vLLM
 
@@ -162,7 +165,8 @@ def serving(answer: Callable[[dict[str, Any], int], tuple[int, Any]]) -> Iterato
 
 def completion(body: dict[str, Any], number: int) -> tuple[int, Any]:
     ids = [4 + body["seed"] % 10, TOKENS.eos_id]
-    choice = {"text": "?", "finish_reason": "stop", "token_ids": ids, "logprobs": {"token_logprobs": [-1.0, -2.0]}}
+    choice = {"text": TOKENS.decode([ids], [True])[0], "finish_reason": "stop", "token_ids": ids}
+    choice |= {"logprobs": {"token_logprobs": [-1.0, -2.0]}}
     return 200, {"choices": [choice]}
 
 
@@ -235,21 +239,49 @@ def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
     "said, message",
     [
         (DRIPPING, r"no whole answer within 0.3 s, [\d,]+ bytes of one"),
-        (b"\xff\xfe{}", "2 attempts, last a response that is not JSON"),
-        (b"[" * 100_000, "2 attempts, last a response that is not JSON"),
-        (b"", "2 attempts, last a response that is not JSON"),
+        (b"\xff\xfe{}", "answered twice with the same response that is not JSON"),
+        (b"[" * 100_000, "answered twice with the same response that is not JSON"),
+        (b"", "answered twice with the same response that is not JSON"),
+        (b'{"choices": [{"text": "3", "text": "4", "finish_reason": "stop"}]}', "the key 'text' occurs 2 times"),
+        (b'{"choices": [{"text": "\\ud800", "finish_reason": "stop"}]}', "lone surrogate"),
         (b"[1]", "no completion"),
-        (b'{"choices": 3}', "no completion"),
-        (b'{"choices": [{"text": 1, "finish_reason": "stop", "token_ids": ["a"]}]}', "no completion"),
-        (b'{"choices": [{"text": "", "finish_reason": "stop", "token_ids": [1e400]}]}', "no completion"),
-        (b'{"choices": [{"text": "", "finish_reason": "stop", "token_ids": [99999999999999999999]}]}', "no completion"),
+        (b'{"choices": [{"text": "3", "fini', "answered twice with the same response that is not JSON"),
+        (b'{"choices": 3}', r"request with seed 3: choices = 3:"),
+        (b'{"choices": [{"text": "", "finish_reason": "stop", "token_ids": [1e400]}]}', r"choices\[0\].token_ids\[0\] = inf"),
     ],
 )
 def test_an_answer_that_is_none_ends_in_a_sentence(said: bytes, message: str) -> None:
     with serving(lambda body, n: (200, said)) as (url, _):
-        generator = ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, seconds=0.3, sleep=lambda s: None)
+        generator = ServerGenerator(url, "policy", TOKENS, LAW, seconds=0.3, sleep=lambda s: None)
         with pytest.raises(DataError, match=message):
             generator.generate([Request((5,), (3,))])
+
+
+def test_a_page_instead_of_json_is_refused_at_once() -> None:
+    page = b"\n<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
+    with serving(lambda body, n: (200, page)) as (url, asked):
+        with pytest.raises(ConfigError, match="a page instead of JSON"):
+            ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
+        assert len(asked) == 1
+
+
+def test_one_bad_answer_of_a_call_stores_nothing(
+    tiny_policy: Path, write_recipe: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
+        code, said = completion(body, number)
+        said["choices"][0]["logprobs"]["token_logprobs"][1] = math.nan if number == 5 else -1.0
+        return code, said
+
+    store = tmp_path / "store"
+    words = ("eval", tiny_policy, "--world", write_recipe(), "--problems", 2, "--samples", 4, "--store", store, "--quiet")
+    with serving(answer) as (url, _):
+        assert "token_logprobs[1] = nan" in refused(capsys, *words, "--generator", "server", "--server", url)
+        with SampleStore.open(store) as opened:
+            assert opened.samples() == []
+        assert call(*words, "--generator", "server", "--server", url) == 0
+    with SampleStore.open(store) as opened:
+        assert len(opened.samples()) == 8
 
 
 @pytest.mark.slow
@@ -259,11 +291,40 @@ def test_a_server_that_refuses_is_quoted_at_once() -> None:
             ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
         assert len(asked) == 1
     aborted = {"choices": [{"text": "", "finish_reason": "abort"}]}
-    for said, word in (({"choices": []}, "no completion"), (aborted, "abort")):
+    for said, word in (({"choices": []}, "one completion"), (aborted, "abort")):
         with serving(lambda body, n, said=said: (200, said)) as (url, _), pytest.raises(DataError, match=word):  # type: ignore[misc]
             ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
     with pytest.raises(ConfigError, match="http"):
         ServerGenerator("localhost:8000", "policy", TOKENS, LAW)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "helps"),
+    [
+        (400, "top_k is unknown here", True),
+        (404, "Not Found", True),
+        (404, "The model policy does not exist", False),
+        (401, "invalid API key", False),
+        (413, "the prompt is too long", False),
+    ],
+)
+def test_a_refusal_names_another_generator_only_if_that_may_help(status: int, words: str, helps: bool) -> None:
+    with serving(lambda body, n: (status, {"error": words})) as (url, _), pytest.raises(ConfigError, match=words) as error:
+        ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (3,))])
+    assert ("--generator chat" in str(error.value)) is helps
+
+
+def test_a_text_that_is_not_that_of_its_tokens_is_refused() -> None:
+    def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
+        code, said = completion(body, number)
+        said["choices"][0]["text"] += "" if body["seed"] else "x"
+        return code, said
+
+    with serving(answer) as (url, _):
+        generator = ServerGenerator(url, "policy", TOKENS, LAW)
+        assert generator.generate([Request((5,), (1,))])[0][0].finish == "stop"
+        with pytest.raises(DataError, match=r"choices\[0\].text = .*x.*the text of its token ids by the policy's tokenizer"):
+            generator.generate([Request((5,), (0,))])
 
 
 # ---- adapters
@@ -291,3 +352,79 @@ def test_an_adapter_folder_says_what_it_lacks(
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match="peft"):
         load_policy(str(tmp_path))
+
+
+# ---- a server of chat completions
+
+STANDARD = {"model", "messages", "max_tokens", "temperature", "top_p", "seed"}
+HELLO = ({"role": "user", "content": "3 and 4"},)
+
+
+def chat(body: dict[str, Any], number: int) -> tuple[int, Any]:
+    """A strict server: any other field is refused, as hosted APIs do."""
+    if set(body) != STANDARD:
+        return 400, {"error": f"unknown fields {sorted(set(body) - STANDARD)}"}
+    ends = ("stop", "length", "eos_token", "max_tokens")
+    message = {"role": "assistant", "content": f"{body['messages'][-1]['content']}: {body['seed']}"}
+    usage = {"completion_tokens": body["max_tokens"] if body["seed"] % 2 else 3}
+    return 200, {"choices": [{"message": message, "finish_reason": ends[body["seed"] % 4]}], "usage": usage}
+
+
+def test_a_strict_server_is_asked_by_chat_completions_and_its_ends_are_read() -> None:
+    with serving(chat) as (url, asked):
+        generator = ChatGenerator(url, "policy", TOKENS, LAW)
+        rows = generator.generate([Request((5,), (0, 1, 2, 3), messages=HELLO)])[0]
+        with pytest.raises(ConfigError, match=r"unknown fields.*--generator chat"):
+            ServerGenerator(url, "policy", TOKENS, LAW).generate([Request((5,), (0,))])
+    assert [row.finish for row in rows] == ["stop", "length", "stop", "length"]
+    assert [row.text.removesuffix(NO_ANSWER) for row in rows] == [f"3 and 4: {seed}" for seed in range(4)]
+    assert [row.text.endswith(NO_ANSWER) for row in rows] == [False, True, False, True]
+    assert all(row.token_ids is None and row.logps is None for row in rows) and asked[0]["messages"] == list(HELLO)
+    assert {body["path"] for body in asked} == {"/v1/chat/completions", "/v1/completions"}
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "4", "reasoning_content": "so"}, "<think>so</think>4"),
+        ({"content": None, "reasoning": "so"}, "<think>so"),
+        ({"content": None}, r"choices\[0\].message.content = None"),
+        ({"content": ["4"]}, r"choices\[0\].message.content = \['4'\]"),
+        ({}, r"choices\[0\].message.content = None"),
+    ],
+)
+def test_a_message_is_a_text_or_refused(message: dict[str, Any], text: str) -> None:
+    with serving(lambda body, n: (200, {"choices": [{"message": message, "finish_reason": "stop"}]})) as (url, _):
+        generator = ChatGenerator(url, "policy", TOKENS, LAW)
+        if text.startswith("<"):
+            assert generator.generate([Request((5,), (1,), messages=HELLO)])[0][0].text == text
+        else:
+            with pytest.raises(DataError, match=text):
+                generator.generate([Request((5,), (1,), messages=HELLO)])
+
+
+def test_what_chat_completions_cannot_be_asked_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="top_k and min_p"):
+        ChatGenerator("http://localhost:1", "policy", TOKENS, Decoding.of("paper", max_new_tokens=8))
+    with pytest.raises(ConfigError, match="episode"):
+        ChatGenerator("http://localhost:1", "policy", TOKENS, LAW).generate([Request((5,), (1,))])
+
+
+@pytest.mark.parametrize(
+    "more", [("--chat-template", "format"), ("--chat-template-kwargs", "{enable_thinking: false}")], ids=lambda more: more[0]
+)
+def test_a_template_that_the_server_is_not_told_is_refused(
+    more: tuple[str, str], tiny_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--world", "demo", "--samples", 2, "--generator", "chat", "--server", "http://localhost:1", *more)
+    assert call("eval", tiny_policy, *words) == 2
+    assert more[0] in capsys.readouterr().err
+
+
+def test_an_evaluation_through_chat_completions(tiny_policy: Path, tmp_path: Path) -> None:
+    words = ("--world", "demo", "--problems", 2, "--samples", 2, "--generator", "chat", "--quiet", "--store", tmp_path / "s")
+    with serving(chat) as (url, asked):
+        assert call("eval", tiny_policy, *words, "--server", url, "--server-model", "served") == 0
+    with SampleStore.open(tmp_path / "s") as store:
+        assert store.identity.decoding["generator"] == "chat" and len(list(store.samples())) == 4
+    assert {body["model"] for body in asked} == {"served"}

@@ -31,7 +31,7 @@ from sage_rlvr.models import lm_head, sampler, scoring
 from sage_rlvr.models.llama import layout as layouts
 from sage_rlvr.models.llama import pieces
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import Net, adjacent, stacked, supports, why_not
+from sage_rlvr.models.llama.net import Net, adjacent, stacked, supports, unsupported_reason
 from sage_rlvr.models.lm_head import FloatHead
 from sage_rlvr.models.scoring import completion_logits, score
 from sage_rlvr.training.scores import drift_of
@@ -275,15 +275,15 @@ def test_who_takes_which_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_shape_is_named(changes: dict[str, object], words: str) -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**(GQA | changes)))
-    assert words in str(why_not(model)) and not supports(model)
-    assert "GPT2LMHeadModel is not one of" in str(why_not(build("gpt2")))
+    assert words in str(unsupported_reason(model)) and not supports(model)
+    assert "GPT2LMHeadModel is not one of" in str(unsupported_reason(build("gpt2")))
     window = Qwen2ForCausalLM(Qwen2Config(**GQA, sliding_window=4, use_sliding_window=True, max_window_layers=0))
-    assert "attend to a window" in str(why_not(window))
+    assert "attend to a window" in str(unsupported_reason(window))
     assert supports(Qwen2ForCausalLM(Qwen2Config(**GQA, sliding_window=4))), "named, but switched off"
-    assert "torch.float16" in str(why_not(build("llama").half()))
+    assert "torch.float16" in str(unsupported_reason(build("llama").half()))
     half = build("llama").bfloat16()
     half.set_output_embeddings(FloatHead(32, 21, bias=False))
-    assert why_not(half) == "its parameters have several dtypes: torch.bfloat16, torch.float32"
+    assert unsupported_reason(half) == "its parameters have several dtypes: torch.bfloat16, torch.float32"
     assert score(half, *EXAMPLE).logps.isfinite().all()
 
 
@@ -293,7 +293,7 @@ def test_a_model_with_hooks_takes_the_stock_path(kind: str) -> None:
     layer = model.model.layers[1].mlp
     for part in (layer,) if "backward" in kind else (model, layer):  # torch runs no backward hook behind a ModelOutput
         hook = getattr(part, f"register_{kind}")(lambda *_: calls.append(1))
-        assert why_not(model) == "it or one of its layers has hooks, which the engine would not call"
+        assert unsupported_reason(model) == "it or one of its layers has hooks, which the engine would not call"
         score(model, *EXAMPLE).logps.sum().backward()
         assert calls
         hook.remove()
@@ -304,7 +304,7 @@ def test_a_model_with_hooks_takes_the_stock_path(kind: str) -> None:
 def test_autocast_takes_the_stock_path() -> None:
     model = build("gqa")
     with torch.autocast("cpu", torch.bfloat16):
-        assert why_not(model) == "torch.autocast is on"
+        assert unsupported_reason(model) == "torch.autocast is on"
         score(model, *EXAMPLE).logps.sum().backward()
     assert supports(model) and all(p.grad.isfinite().all() for p in model.parameters())
 

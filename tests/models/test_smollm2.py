@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from byte_tokenizer import CHATML, byte_tokenizer
 from command import refused
 from conftest import tiny_llama
+from damage import flip_bit, zero
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import resolve
 from sage_rlvr.models import folders, smollm2
@@ -95,6 +98,9 @@ def test_it_is_converted_once_into_what_transformers_loads(model: Any, package: 
     "damage",
     [
         lambda where: (where / "model.safetensors").write_bytes(b"half"),
+        lambda where: flip_bit(where / "model.safetensors"),
+        lambda where: zero(where / "model.safetensors"),
+        lambda where: flip_bit(where / "tokenizer.json"),
         lambda where: (where / "tokenizer.json").unlink(),
         lambda where: (where / "made.json").unlink(),
         lambda where: (where / "made.json").write_text("{"),
@@ -107,14 +113,25 @@ def test_a_damaged_folder_is_made_again(package: Path, damage: Callable[[Path], 
     damage(where)
     assert not smollm2.is_whole(where)
     assert smollm2.prepare("smollm2", said.append) == where and smollm2.is_whole(where) and weights_hash("smollm2") == before
-    assert said[0] == f"{where} is incomplete or damaged and is made again"
+    assert said[0].startswith(f"{where} is incomplete or damaged and is made again ({where}")
+
+
+@pytest.mark.parametrize(("mask", "folder", "file"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o027, 0o750, 0o640)])
+def test_its_files_can_be_read_by_those_who_can_read_the_folder(package: Path, mask: int, folder: int, file: int) -> None:
+    former = os.umask(mask)
+    try:
+        where = smollm2.prepare("smollm2")
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE(where.stat().st_mode) == folder
+    assert {stat.S_IMODE(one.stat().st_mode) for one in where.iterdir()} == {file}
 
 
 def test_what_a_killed_process_left_is_removed_and_a_failed_one_leaves_nothing(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = smollm2.folder("smollm2")
-    left = where.parent / f".{where.name}-killed"
+    left = where.parent / f".tmp-{where.name}"
     left.mkdir(parents=True)
     (left / "model.safetensors").write_bytes(b"half")
     monkeypatch.setattr(smollm2, "TENSORS_SHA256", "0")

@@ -1,8 +1,9 @@
-"""A part is declared once: what a file of the package registers is known everywhere, in today's order, without a line elsewhere."""
+"""The parts of the package: what its files register is in the table of names, public, and in today's order; docstrings."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -13,9 +14,9 @@ import pytest
 
 import sage_rlvr
 from sage_rlvr import core, methods
-from sage_rlvr.core import GUIDES, METHODS, guides
+from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.recipes import recipe, shipped
-from sage_rlvr.registry import Registry, declared, gather
+from sage_rlvr.registry import Registry
 from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps.design import load_design
 from sage_rlvr.sweeps.resolve import label_of, resolve
@@ -30,20 +31,13 @@ def own(registry: Registry, within: str = "sage_rlvr.") -> dict[str, str]:
     return {part.__name__: name for part, name in parts.items() if part.__module__.startswith(within)}
 
 
-@pytest.mark.parametrize(("registry", "package"), [(GUIDES, guides), (METHODS, methods)], ids=["guides", "methods"])
+@pytest.mark.parametrize(("registry", "package"), [(GUIDES, core), (METHODS, methods)], ids=["guides", "methods"])
 def test_what_is_registered_is_public(registry: Registry, package):
     assert len(own(registry)) >= 7
     for where, names in ((sage_rlvr, set(own(registry))), (package, set(own(registry, package.__name__)))):
         lacks = names - set(where.__all__) | {name for name in names if not hasattr(where, name)}
-        assert not lacks, f"{where.__name__} lacks {lacks}: is each registered by a line @{registry.kind.upper()}S.register?"
+        assert not lacks, f"{where.__name__} lacks {lacks}"
     assert set(own(GUIDES)) <= set(core.__all__)
-
-
-@pytest.mark.parametrize(("folder", "name"), [("core/guides", "GUIDES"), ("methods", "METHODS")])
-def test_the_text_says_what_the_registry_holds(folder: str, name: str):
-    """`dir(sage_rlvr)` is read from the files' text, so that it loads no torch."""
-    package = "sage_rlvr." + folder.replace("/", ".")
-    assert sorted(declared(ROOT / folder, name)) == sorted(own({"GUIDES": GUIDES, "METHODS": METHODS}[name], package))
 
 
 def test_listing_the_names_loads_no_torch():
@@ -57,41 +51,6 @@ def test_listing_the_names_loads_no_torch():
 def test_the_order_of_pages_stays(registry: Registry, request):
     first = FIRST[request.node.callspec.id]
     assert list(registry)[: len(first)] == first
-
-
-@pytest.mark.parametrize("folder", ["core/guides", "methods"])
-def test_type_checkers_see_every_file(folder: str):
-    """At run time nothing depends on these lines; without one, mypy says that the package has no such name."""
-    package = "sage_rlvr." + folder.replace("/", ".")
-    tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
-    seen = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"}
-    for file in (ROOT / folder).rglob("*.py"):
-        module = ".".join((package, *file.relative_to(ROOT / folder).with_suffix("").parts))
-        if declared_in(file):
-            assert module in seen, f"{folder}/__init__.py: add under TYPE_CHECKING the line: from {module} import *"
-
-
-def declared_in(file: Path) -> bool:
-    return ".register" in file.read_text(encoding="utf-8") and file.name != "__init__.py"
-
-
-def test_a_new_file_is_known_without_a_line_elsewhere(tmp_path: Path, monkeypatch):
-    (tmp_path / "parts_of_a_test" / "more").mkdir(parents=True)
-    head = "from dataclasses import dataclass\nfrom tests_registry import ALL\n\n\n"
-    part = head + "@ALL.register\n@dataclass(frozen=True)\nclass {}:\n    ...\n"
-    (tmp_path / "tests_registry.py").write_text("from sage_rlvr.registry import Registry\nALL = Registry('thing')\n")
-    for name in ("b_second", "more/a_third", "a_first"):
-        (tmp_path / "parts_of_a_test" / f"{name}.py").write_text(part.format(Path(name).name.title().replace("_", "")))
-    (tmp_path / "parts_of_a_test" / "__init__.py").touch()
-    (tmp_path / "parts_of_a_test" / "more" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    import parts_of_a_test
-    from tests_registry import ALL
-
-    found = gather("parts_of_a_test", ALL)
-    assert list(found) == ["AFirst", "BSecond", "AThird"] and list(ALL) == ["afirst", "bsecond", "athird"]
-    assert declared(tmp_path / "parts_of_a_test", "ALL") == ["AFirst", "BSecond", "AThird"]
-    assert parts_of_a_test.a_first.AFirst is found["AFirst"]
 
 
 def test_labels_of_arms_are_those_of_the_registries():
@@ -120,13 +79,19 @@ PUBLIC = [
 ]
 
 
+@functools.cache
+def body_of(path: Path) -> list[ast.stmt]:
+    """The statements of a file."""
+    return ast.parse(path.read_text(encoding="utf-8")).body
+
+
 def documented(node: ast.AST) -> bool:
     return bool(ast.get_docstring(node))  # type: ignore[arg-type]
 
 
 def told() -> set[str]:
     """Members that are explained once for all who have them: where a protocol or a base class declares them, or in its text."""
-    bodies = [ast.parse(path.read_text(encoding="utf-8")).body for path in PUBLIC]
+    bodies = [body_of(path) for path in PUBLIC]
     classes = [node for body in bodies for node in body if isinstance(node, ast.ClassDef)]
     bases = {ast.unparse(base).split("[")[0] for node in classes for base in node.bases}
     found: set[str] = set()
@@ -143,7 +108,7 @@ def test_every_public_function_says_what_it_does():
     """The API reference shows what has a docstring, and nothing else of these files."""
     explained, silent = told(), []
     for path in PUBLIC:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in body_of(path):
             if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
                 continue
             silent += [] if documented(node) else [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"]

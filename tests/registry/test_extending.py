@@ -20,7 +20,7 @@ from sage_rlvr import plugins
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.guidance import teacher_named
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import REGISTRIES, registry_of
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.verifiers import Verdict
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
+    before = {kind: dict(registry_of(kind)._parts) for kind in REGISTRIES}
     loaded = dict(plugins._loaded)
     plugins._loaded.clear()
     yield tmp_path
@@ -111,7 +111,7 @@ def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     assert call("audit", recipe) == 0
     assert "empty" in capsys.readouterr().out
     task = json.loads((folder / "run" / "run.json").read_text())["config"]["task"]
-    kind, name = ("task", task["name"]) if "verifier" not in task else ("verifier", task["verifier"])
+    kind, name = ("verifier", task["reward"]) if "reward" in task else ("task", task["name"])
     monkeypatch.setenv(plugins.VARIABLE, "")
     plugins._loaded.clear()
     del registry_of(kind)[name]

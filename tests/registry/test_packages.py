@@ -12,7 +12,7 @@ import pytest
 from command import call
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.registry import REGISTRIES, registry_of
 
 SMALL = ["--steps", "2", "--rollout.prompts_per_step", "2", "--rollout.group_size", "4", "--quiet"]
 GUIDE = """
@@ -44,7 +44,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "")
     monkeypatch.chdir(tmp_path)
-    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
+    before = {kind: dict(registry_of(kind)._parts) for kind in REGISTRIES}
     modules: list[str] = []
 
     def installed(package: str, version: str, text: str, *points: str) -> Path:
@@ -168,3 +168,25 @@ def test_a_plugin_is_known_by_the_files_beside_it_that_it_imports(install: Insta
     assert plugins.source_sha256(Path("mine.py").resolve()) == first
     Path("helper.py").write_text("FACTOR = 3\n")
     assert plugins.source_sha256(Path("mine.py").resolve()) != first
+
+
+VALUES = ["Part = 42", "Part = 'late'", "Part = None", "import math as Part", "import functools; Part = functools.partial(int)",
+          "class A: pass\nPart = A()", "Part = int", "class Part: name = 3"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_a_part_that_is_none_is_refused_and_leaves_the_others(
+    install: Install, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd_values", "1.0", text, "guide odd=Part")
+    with pytest.raises(ConfigError, match=r"guide .*odd_values"):
+        registry_of("guide")["odd"]
+    with pytest.warns(UserWarning, match="part not loaded: guide"):
+        assert call("parts", "guides") == 0
+    assert "branch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [42, "late", None, [1]])
+def test_register_refuses_a_value(value: object) -> None:
+    with pytest.raises(ConfigError, match="no class and no function"):
+        registry_of("guide").register(value, name="odd") if value is not None else registry_of("guide").__setitem__("odd", 3)

@@ -10,9 +10,9 @@ import pytest
 from frozen.folders import write_all
 from report.page_common import ARM, BREAKOUT, hostile
 from sage_rlvr.render import Page, report_of
-from sage_rlvr.results import Results
-from sage_rlvr.results.page import samples
-from sage_rlvr.results.page.samples import sample_sets
+from sage_rlvr.results.details import samples
+from sage_rlvr.results.details.samples import sample_sets
+from sage_rlvr.results.read import read_results
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def page(folders: Path) -> Page:
         if arm["name"] == "sage_branch":
             arm["label"] = ARM
     design.write_text(json.dumps(facts | {"left_out": [f"more seeds: no time {BREAKOUT}"]}))
-    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
+    results = read_results(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
     for run in results.runs.values():
         assert isinstance(run.config, dict)
         run.config["note"] = BREAKOUT

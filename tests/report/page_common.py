@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from sage_rlvr.evaluation.store import PromptAndGold, Sample
-from sage_rlvr.results import TrainingRun
-from sage_rlvr.results.page.samples import SampleSet
+from sage_rlvr.results.details.samples import SampleSet
+from sage_rlvr.verdicts.sources import TrainingRun
 
 BREAKOUT = "</script><script>alert('x')</script><!--"
 HOSTILE = (

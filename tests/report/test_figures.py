@@ -8,18 +8,15 @@ from matplotlib.text import Text
 
 from sage_rlvr.render import figures
 from sage_rlvr.render.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
-from sage_rlvr.results.page.scores import limits_of
-from sage_rlvr.stats.curves import CurveComparison
-from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
-from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.results.page.scores import _panels
 
 KS = (1, 4, 16, 64, 256)
 NAMES = ["base", "no KL", "GRPO", "SAGE-Branch", "placebo"]
 LOOKS = looks(NAMES)
 
 
-def near(value: float, n: int = 300) -> Interval:
-    return Interval(value=value, low=value - 0.03, high=value + 0.03, level=0.95, over="problems", n=n)
+def near(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.03, "high": value + 0.03}
 
 
 def test_an_arm_looks_the_same_wherever_it_appears_and_like_no_other():
@@ -38,7 +35,7 @@ def test_lines_have_bands_and_a_key():
 
 
 def test_the_frontier_has_every_policy_and_every_seed():
-    points = [FrontierPoint(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
+    points = [dict(temperature=t, pass1=t / 3, passk=1 - t / 4) for t in (0.2, 0.5, 1.0)]
     marks = [(0.25, 0.3), (0.3, 0.31), (0.35, 0.29)]
     arms = {"GRPO": (near(0.3), near(0.9))}
     figure = figures.frontier(
@@ -58,8 +55,8 @@ def test_the_frontier_has_every_policy_and_every_seed():
 
 
 def test_of_many_temperatures_only_those_with_room_are_labeled():
-    crowded = [FrontierPoint(temperature=0.5 + t / 20, pass1=0.2 - t / 500, passk=0.95) for t in range(11)]
-    base = [FrontierPoint(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
+    crowded = [dict(temperature=0.5 + t / 20, pass1=0.2 - t / 500, passk=0.95) for t in range(11)]
+    base = [dict(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
     texts = {t.get_text() for t in figures.frontier(LOOKS, "base", {"base": base}, {}, 8).axes[0].texts}
     assert {"T = 0.1", "T = 1"} <= texts and len(texts) < len(base)
 
@@ -67,12 +64,12 @@ def test_of_many_temperatures_only_those_with_room_are_labeled():
 def test_a_label_stands_at_its_point_and_under_no_mark():
     """Marks beside and above the curve: the label is nearer to its own point than to any other, and covers none."""
     hot = enumerate((0.3, 0.6, 1.0, 1.3))
-    curve = [FrontierPoint(temperature=t, pass1=0.10 + 0.004 * i, passk=0.4 + 0.04 * i) for i, t in hot]
+    curve = [dict(temperature=t, pass1=0.10 + 0.004 * i, passk=0.4 + 0.04 * i) for i, t in hot]
     arms = {"GRPO": (near(0.115), near(0.48)), "no KL": (near(0.105), near(0.5))}
     figure = figures.frontier(LOOKS, "base", {"base": curve}, arms, 256)
     axes, renderer = figure.axes[0], figure.canvas.get_renderer()
-    places = {f"T = {p.temperature:g}": axes.transData.transform((p.pass1, p.passk)) for p in curve}
-    marks = [axes.transData.transform((one.value, many.value)) for one, many in arms.values()]
+    places = {f"T = {p['temperature']:g}": axes.transData.transform((p["pass1"], p["passk"])) for p in curve}
+    marks = [axes.transData.transform((one["value"], many["value"])) for one, many in arms.values()]
     assert len(axes.texts) > 1
     for text in axes.texts:
         whole, letters = text.get_window_extent(renderer).padded(4), Text.get_window_extent(text, renderer)
@@ -94,7 +91,7 @@ def test_labels_and_panels_keep_their_room_beside_many_arms():
     for arms in (3, 12):
         names = ["base", *(f"GRPO in the loss, beta {i}" for i in range(arms))]
         hot = (0.3, 0.9, 1.0, 1.1, 1.3)
-        curve = [FrontierPoint(temperature=t, pass1=0.01 + 0.002 * t, passk=0.2 + 0.2 * t) for t in hot]
+        curve = [dict(temperature=t, pass1=0.01 + 0.002 * t, passk=0.2 + 0.2 * t) for t in hot]
         marks = {name: (near(0.1), near(0.8)) for name in names[1:]}
         figure = figures.frontier(looks(names), "base", {"base": curve}, marks, 256, power=[(0.012, 0.44), (0.01, 0.3)])
         axes, renderer = figure.axes[0], figure.canvas.get_renderer()
@@ -110,18 +107,9 @@ def test_labels_and_panels_keep_their_room_beside_many_arms():
 
 def test_differences_share_their_scale_with_zero_in_it():
     line = np.linspace(0.2, 0.4, 5)
-    gap = GapCurve(pass1=line, difference=line, low=line - 0.01, high=line + 0.01, level=0.95, seeds=3)
-    band = CurveComparison(
-        ks=KS,
-        difference=-line,
-        low=-line - 0.1,
-        high=-line + 0.1,
-        level=0.95,
-        outcomes=("tied",) * 5,
-        over="problems",
-        n=9,
-    )
-    limits = limits_of([gap, band])
+    gap = {"pass1": line, "difference": line, "low": line - 0.01, "high": line + 0.01, "home": None}
+    band = {"ks": KS, "difference": -line, "low": -line - 0.1, "high": -line + 0.1}
+    limits = _panels([gap, band])["limits"]
     assert limits[0] < -0.5 and limits[1] > 0.41
     for found in (gap, band):
         (axes,) = figures.difference(LOOKS, ("GRPO", "no KL"), found, "difference", limits).axes

@@ -22,7 +22,7 @@ TEXT = st.text(st.one_of(st.sampled_from("-+=*_`#<>&[]()!|~\\1. :\n\thttp/aé"),
 @given(TEXT)
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_shown_as_it_is(text: str) -> None:
-    shown, _ = to_html(str(escaped(text)), {})
+    shown = to_html(str(escaped(text)), {})
     assert html.unescape(re.sub(r"</?p>", "", str(shown))).strip() == " ".join(visible(text).split())
 
 
@@ -32,14 +32,14 @@ def test_no_text_becomes_markup_in_items_cells_folds_and_fences(text: str) -> No
     table = Table(header=("a", text), rows=((text, f"1\n{text}"),), notes=(text,))
     fold = f"<details><summary>{plain(text)}</summary>\n\n{fenced(text)}\n\n</details>"
     source = f"- {escaped(text)}\n\n{fold}\n\n{tabled(table, True)}"
-    shown, _ = to_html(source, {})
+    shown = to_html(source, {})
     tags = set(re.findall(r"<(\w+)", str(shown)))
     allowed = {"ul", "li", "p", "details", "summary", "pre", "div", "table", "thead", "tbody", "tr", "td", "th"}
     assert tags <= allowed | {"strong", "span"}  # of a chip
 
 
 def test_raw_html_and_foreign_links_of_the_markdown_stay_text() -> None:
-    shown, _ = to_html("<script>alert(1)</script> <img src=x> [a](javascript:alert(1)) ![x](http://h/y.png)", {})
+    shown = to_html("<script>alert(1)</script> <img src=x> [a](javascript:alert(1)) ![x](http://h/y.png)", {})
     assert set(re.findall(r"<(\w+)", str(shown))) <= {"p", "div"}
 
 
@@ -50,11 +50,20 @@ def test_a_fence_cannot_be_closed_from_within() -> None:
 def test_folds_chips_cells_figures_and_anchors_become_html() -> None:
     table = Table(header=("arm", "vs GRPO\npass@1"), rows=(("A|B", "higher before correction\n+0.1"),))
     source = f"## Results\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
-    shown, sections = to_html(source, {"k": Markup("<svg k>"), "j": Markup("<svg j>")})
-    assert sections == [("results", "Results")] and 'id="results"' in shown
+    shown = to_html(source, {"k": Markup("<svg k>"), "j": Markup("<svg j>")})
+    assert '<div id="results">' in shown
     assert '<div class="figures"><svg k> <svg j></div>' in shown
     assert '<span class="word higher before">higher before correction</span></div><div>+0.1</div>' in shown
     assert "<td><div>A|B</div></td>" in shown and "<div>vs GRPO</div><div>pass@1</div></th>" in shown
+
+
+def test_every_section_but_the_samples_is_folded_behind_its_heading() -> None:
+    shown = to_html("# Q\n\nanswer\n\n## Samples\n\ns\n\n## A *b* <c>\n\none\n\n## D\n\ntwo", {})
+    top, *folds = shown.split('<details class="section">')
+    assert "answer" in top and '<h2 id="samples">Samples</h2>' in top and "<p>s</p>" in top and "</details>" not in top
+    assert [fold.count("</div></details>") for fold in folds] == [1, 1]
+    assert folds[0].startswith("<summary><h2>A b &lt;c&gt;</h2></summary>\n<div id=\"a-b-c\">") and "one" in folds[0]
+    assert "two" in folds[1] and "one" not in folds[1]
 
 
 def test_visible_spells_out_what_disturbs() -> None:

@@ -6,21 +6,26 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from report.page_common import BREAKOUT, run
+from sage_rlvr.api.report import report
 from sage_rlvr.cli.app import main
 from sage_rlvr.render import Page, report_of
 from sage_rlvr.render.markup import escaped
-from sage_rlvr.results import Results, compare, sentences, tables
-from sage_rlvr.results.findings import findings_of
-from sage_rlvr.results.page.scores import policies
-from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings
+from sage_rlvr.results import tables
+from sage_rlvr.results.details import training as measured
+from sage_rlvr.results.page import page_of
+from sage_rlvr.results.page.training import curves, grids, learning, warnings
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.findings import findings_of
+from sage_rlvr.verdicts.summary_io import plain
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,18 +106,22 @@ def test_samples_come_back_as_they_were(html: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) -> None:
+def test_the_page_has_answer_scores_pictures_samples_and_the_rest_is_folded(page: Page, html: str) -> None:
     head = html[html.index("<h1>") :]
-    order = [head.index(mark) for mark in ("</h1>\n<p>", "<svg", "<nav", "<h2 ")]
-    assert order == sorted(order)
+    order = [head.index(mark) for mark in ("</h1>\n<p>", "<table", "<svg", '<h2 id="samples"', '<details class="section">')]
+    assert order == sorted(order) and head.count("<h2") == head.count('<details class="section">') + 1
     text = page.markdown("figures")
-    answer, facts, pictures = (text.splitlines()[i] for i in (2, 4, 6))
+    question, answer, facts, scores = (text.splitlines()[i] for i in (2, 4, 6, 8))
+    assert question.startswith("*Do no KL and SAGE") and "differ from GRPO?" in question
     assert answer == escaped(page.answer) and "training seeds per arm" in facts
+    assert scores.startswith("| arm | pass@1 | pass@8 | pass@64 | pass@256 |") and "raw KL" not in scores
+    pictures = next(line for line in text.splitlines() if line.startswith("!["))
     assert pictures.startswith("![pass@1 against") and "![pass@k of each policy]" in pictures
+    assert sections(text)[0] == "Samples"
 
 
 def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
-    results = Results.read(folders / "demo")
+    results = read_results(folders / "demo")
     text = Page(report_of(results)).markdown()
     rows = compare(results)
     assert rows and escaped(sentences.answer(rows)) in text
@@ -151,7 +160,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
 
 @pytest.mark.slow
 def test_samples_alone_make_a_page(folders: Path) -> None:
-    page = Page(report_of(Results.read(*sorted((folders / "stores").iterdir())), shown=1))
+    page = Page(report_of(read_results(*sorted((folders / "stores").iterdir())), shown=1))
     text = page.markdown("figures")
     assert "From samples: sums" in text and "there is no exact evaluation" in text
     assert {"passk-sums", "differences-sums-1", "distinct-sums"} <= set(page.figures)
@@ -161,7 +170,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stored_summary_is_enough() -> None:
-    page = Page(report_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
+    page = Page(report_of(read_results(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
     assert "there is no run directory, so there are no training curves." in text
@@ -172,7 +181,7 @@ def test_a_stored_summary_is_enough() -> None:
 
 
 def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
-    page = Page(report_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-24_long_answers")))
+    page = Page(report_of(read_results(ROOT / "lab" / "experiments" / "2026-11-24_long_answers")))
     text = page.markdown("figures")
     assert "passk-countdown-steps" in page.figures and {"base", "GRPO + strong Branch"} <= set(page.looks)
     assert "on countdown_steps" in page.answer and page.answer in text.replace("\\", "")
@@ -211,8 +220,27 @@ def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
     assert made.notes == (tables.SAMPLES, "No chance floor known.")
 
 
+def test_the_page_is_made_of_the_summary_alone(folders: Path, tmp_path: Path) -> None:
+    """Of the file, or of the results that it was made of."""
+    values = report_of(read_results(folders / "demo"), shown=0)
+    text = json.dumps(values["summary"], allow_nan=False)
+    assert page_of(json.loads(text)) == values
+    (tmp_path / "summary.json").write_text(text, encoding="utf-8")
+    again = report_of(read_results(tmp_path), shown=0)
+    apart = {name for name in values if again[name] != values[name]}
+    assert apart == {"summary", "sources"} and again["summary"] == values["summary"] | {"sources": [str(tmp_path)]}
+
+
+def test_a_report_writes_its_summary_and_none_over_that_of_another_sweep(folders: Path, tmp_path: Path) -> None:
+    page = report(folders / "demo", out=tmp_path / "page.md", format="md", show=0)
+    assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == page.summary
+    (tmp_path / "design.json").write_text("{}", encoding="utf-8")
+    report(folders / "sweep", out=tmp_path / "page.md", format="md", show=0)
+    assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == page.summary
+
+
 def test_nothing_to_compare_is_said(folders: Path) -> None:
-    page = Page(report_of(Results.read(folders / "sweep" / "evaluations" / "base.npz")))
+    page = Page(report_of(read_results(folders / "sweep" / "evaluations" / "base.npz")))
     assert page.answer.startswith("Nothing is compared") and "power" in page.markdown()
 
 
@@ -229,7 +257,7 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
     file = next(folder.glob("runs/*/run.json"))
     warning = {"kind": "guide/clamped_frac", "step": 9, "message": "Branch is clamped everywhere"}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"warnings": [warning]}))
-    results = Results.read(folder)
+    results = read_results(folder)
     (kept,) = summary_of(results, findings_of(results))["warnings"]
     assert kept == warning | {"arm": kept["arm"], "seed": 0}
     text = Page(report_of(results)).markdown()
@@ -240,8 +268,8 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -> None:
-    alone = Results.read(folders / "sweep")
-    both = Results.read(folders / "sweep", folders / "stores" / "SAGE-sums-T1-s0", folders / "stores" / "base-sums-T1-s0")
+    alone = read_results(folders / "sweep")
+    both = read_results(folders / "sweep", folders / "stores" / "SAGE-sums-T1-s0", folders / "stores" / "base-sums-T1-s0")
     assert both.design.arms[:-1] == alone.design.arms and both.design.control == "GRPO" and both.design.extra_arms == ("SAGE",)
     rows = compare(both)
     asked = [row for row in rows if row.family == "primary"]
@@ -251,14 +279,15 @@ def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -
 
 
 def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:
-    results = Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1", folders / "stores" / "base-sums-T1-s0")
-    stored = Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")
+    results = read_results(ROOT / "lab" / "experiments" / "2026-11-21_table1", folders / "stores" / "base-sums-T1-s0")
+    stored = read_results(ROOT / "lab" / "experiments" / "2026-11-21_table1")
     assert results.k == 256 and len(compare(results)) == len(compare(stored))
 
 
 def test_training_curves_survive_uneven_and_missing_runs() -> None:
     rows = [{"step": 0, "reward/mean": 0.5, "optimizer/grad_norm": math.inf}, {"step": 1, "reward/mean": 0.25}]
-    found = curves({"GRPO": [run("GRPO", 0, rows), run("GRPO", 1, rows[:1])], "no KL": [run("no KL", 0, [])]})
+    logged = measured.curves({"GRPO": [run("GRPO", 0, rows), run("GRPO", 1, rows[:1])], "no KL": [run("no KL", 0, [])]})
+    found = curves(plain(logged))
     assert found is not None and set(found["runs"]) == {"GRPO"} and found["metrics"][0] == "reward/mean"
     assert any("Not recorded in any run" in note for note in found["notes"]) and curves({}) is None
 
@@ -268,23 +297,23 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
     rows = [{"step": 0, "loss": 0.1, "rollout/tokens": 1e6}, {"step": 1, "loss": 0.1, "rollout/tokens": 2e6}]
     updates = {"epochs": 2, "minibatches": 2}
     short = [rows[0], {"step": 1, "rollout/tokens": 2e6}]
-    said = _facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
+    said = measured._facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
     assert said.startswith("training seeds 0, 1; 3.00 M sampled tokens per seed; 6 optimizer steps per seed")
-    assert "optimizer" not in _facts([run("base", 0, [])])
+    assert "optimizer" not in measured._facts([run("base", 0, [])])
 
 
 def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:
-    results = Results.read(folders / "demo")
-    them = policies(summary_of(results, findings_of(results)))
+    results = read_results(folders / "demo")
+    them = tables.evaluated(summary_of(results, findings_of(results)))
     names = [name for name in them if name != "base"]
     configs = {name: {"a": i // 2, "b": i % 2} for i, name in enumerate([*names, "not run"])}
-    (grid,) = grids(configs, them, 256)
+    (grid,) = grids(measured.grids(configs), them, 256)
     assert (grid["row_key"], grid["column_key"]) == ("a", "b") and len(grid["first"]) == 3
-    assert grid["said"].endswith("1, 1: not run") and grids(dict(list(configs.items())[:3]), them, 256) == []
-    several = {name: replace(p, seeds=(0, 1, 2)) for name, p in them.items()}
-    found = learning({name: {"steps": 5 * i} for i, name in enumerate(names, start=1)}, several, "base", 256)
+    assert grid["said"].endswith("1, 1: not run") and measured.grids(dict(list(configs.items())[:3])) == []
+    lines = measured.learning({name: {"steps": 5 * i} for i, name in enumerate(names, start=1)}, names)
+    found = learning(lines, them, "base", 256)
     assert found is not None and [steps for steps, *_ in found["lines"][names[-1]]] == [5, 10, 15]
-    assert learning({name: {"steps": 5} for name in names}, several, "base", 256) is None
+    assert measured.learning({name: {"steps": 5} for name in names}, names) == {} and learning({}, them, "base", 256) is None
 
 
 @pytest.mark.slow

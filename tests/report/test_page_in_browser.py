@@ -56,19 +56,20 @@ def test_the_pictures_fill_a_wide_page_side_by_side(opened) -> None:
 def test_at_390_pixels_no_table_is_cut_and_folds_open_from_the_keyboard(opened) -> None:
     browser, path = opened
     browser.show(path, width=390)
-    box = "document.querySelector('.scroll')"
+    box = "document.querySelector('details .scroll')"
     assert browser.run("document.documentElement.scrollWidth <= 390")
-    assert browser.run("[...document.querySelectorAll('.scroll')].every(b => b.scrollWidth <= b.clientWidth)")
+    wide = "[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth)"
+    assert browser.run(f"{wide}.map(b => b.scrollWidth + ' ' + b.textContent.slice(0, 99))") == []
     head = browser.run(f"getComputedStyle({box}.querySelector('td:nth-child(2)'), '::before').content")
     assert "attr" in head or "vs " in head, head
     chips = browser.run(f"[...{box}.querySelectorAll('.word')].map(w => w.textContent)")
     known = {"higher", "lower", "no", "cannot", "identical"}
     assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= known
-    shown = "document.querySelector('details ul').checkVisibility()"
+    shown = "document.querySelector('details.section ul').checkVisibility()"
     assert browser.run("[...document.querySelectorAll('details:not(.asked)')].every(d => !d.open)") and not browser.run(shown)
-    browser.run("document.querySelector('details summary').focus()")
+    browser.run("document.querySelector('details.section > summary').focus()")
     browser.press("Enter")
-    assert browser.run(shown) and browser.run("document.querySelector('details ul').offsetHeight") > 100
+    assert browser.run(shown) and browser.run("document.querySelector('details.section ul').offsetHeight") > 100
     assert browser.messages == []
 
 
@@ -77,7 +78,7 @@ def test_at_390_pixels_no_table_is_cut_and_folds_open_from_the_keyboard(opened) 
 def test_on_paper_all_is_open(opened) -> None:
     browser, path = opened
     browser.show(path)
-    tall = "document.querySelector('details').offsetHeight"
+    tall = "document.querySelector('details.section').offsetHeight"
     closed = browser.run(tall)
     browser.send("Emulation.setEmulatedMedia", media="print")
     assert closed < 100 < 300 < browser.run(tall)

@@ -11,31 +11,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sage_rlvr.api import compare, report
+from sage_rlvr.api.compare import compare
 from sage_rlvr.api.evaluate import eval_lines, eval_rows, store_rows
+from sage_rlvr.api.report import report
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.evaluation.sample_report import report_lines
 from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Results, sentences
-from sage_rlvr.results.comparisons import compare as comparisons
-from sage_rlvr.results.design import Question
-from sage_rlvr.results.findings import findings_of
-from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import WORLDS
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.comparisons import compare as comparisons
+from sage_rlvr.verdicts.design import Question
+from sage_rlvr.verdicts.findings import findings_of
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.row_text import End
 from samples_common import IDENTITY
 
 WORLD = WORLDS["demo"]
 PROBLEMS = WORLD.draw("test", 1, 40)
-CHANCE = chance_of(WORLD, PROBLEMS)
+CHANCE = replace(chance_of(WORLD, PROBLEMS) or Chance("values", ()), others=())  # one guesser, of which policies are multiples
 
 
 def record(name: str, factor: float, where: Path, **more: object) -> str:
     """An exact record of a policy that gives each problem `factor` times the guesser's probability of a right answer."""
-    assert CHANCE is not None
     meta = {
         "name": name, "model": name, "world": WORLD.identity, "split": "test", "seed": 1, "sampling": "iid",
         "problem_ids": [p.problem_id for p in PROBLEMS], "versions": {}, "weights": name, "chance": CHANCE.tree(), **more,
@@ -56,11 +60,10 @@ def folder(where: Path) -> Path:
 
 
 def test_eval_prints_the_floor_and_marks_what_lies_below(tmp_path: Path) -> None:
-    assert CHANCE is not None
     worse, better = (load_record(record(name, factor, tmp_path)) for name, factor in (("worse", 0.5), ("better", 1.5)))
     told, fine = eval_lines(worse, (1, 8)), eval_lines(better, (1, 8))
     level = f"  chance {CHANCE.at(1):<23.3f}{CHANCE.at(8):.3f}"
-    assert level in told and level in fine and fine[-1] == "  chance: k guesses, uniform over the well-formed answers"
+    assert level in told and level in fine and fine[-1] == "  chance: k guesses of a guesser, uniform over the well-formed answers"
     assert told[2].count("]*") == 2 and "*" not in "".join(fine) and told[-1].endswith("answers; * below chance")
     rows = {row["k"]: row for row in eval_rows(worse, (1, 8))}
     assert rows[8]["chance"] == pytest.approx(CHANCE.at(8)) and rows[8]["below_chance"]
@@ -96,13 +99,12 @@ def test_a_damaged_floor_is_refused_with_the_file(tmp_path: Path) -> None:
 
 
 def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -> None:
-    assert CHANCE is not None
     found = compare(better=record("better", 1.5, tmp_path), worse=record("worse", 0.5, tmp_path), k=8)
     text, level = repr(found), f"{CHANCE.at(8):.3f}"
     (row,) = (line for line in text.splitlines() if line.split()[:1] == ["chance"])
     assert row.split()[1:] == [f"{CHANCE.at(1):.3f}", level]
     assert "worse vs better, pass@8: lower" in text and f"; chance {level}; worse below chance)" in text
-    assert "below chance: a lower pass@k than that" in text and "k guesses, uniform over the well-formed answers" in text
+    assert "below chance: a lower pass@k than that" in text and "k guesses of a guesser, uniform over" in text
     assert f"pass@8, chance {level}: " in found.answer
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
@@ -113,7 +115,6 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
 
 
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
-    assert CHANCE is not None
     path, level = folder(tmp_path / "sweep"), f"{CHANCE.at(256):.3f}"
     text = report(path, format="md").markdown("figures")
     assert "| chance |" in text and f"chance {level}" in text and "below chance" in text
@@ -122,7 +123,7 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
     alone = tmp_path / "alone"
     alone.mkdir()
     (path / "summary.json").rename(alone / "summary.json")
-    results = Results.read(alone)
+    results = read_results(alone)
     assert results.chances[""] == CHANCE and not results.records
     kept = {(row.a, row.metric): row for row in comparisons(results)}
     worse = kept["worse", Metric(k=256)]
@@ -132,9 +133,9 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
 
 def test_a_stored_summary_of_before_says_that_no_floor_is_known(tmp_path: Path) -> None:
     path = folder(tmp_path / "sweep")
-    results = Results.read(path)
+    results = read_results(path)
     tree = summary_of(results, findings_of(results))
-    del tree["chance"]
+    del tree["chance"], tree["answer"]
     tree["rows"] = [{key: value for key, value in row.items() if key not in ("chance", "below")} for row in tree["rows"]]
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "summary.json").write_text(json.dumps(tree))
@@ -166,23 +167,36 @@ def test_a_store_keeps_its_floor_and_a_policy_whose_interval_lies_below_is_marke
 
 def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_path: Path) -> None:
     """The verdict; then pass@k of the base and of each arm with difference, interval and floor, and pass@1."""
-    assert CHANCE is not None
-    results = Results.read(folder(tmp_path / "sweep"))
+    results = read_results(folder(tmp_path / "sweep"))
     asked = tuple(Question(a=arm, b="base", metric=Metric(k=k)) for k in (256, 1) for arm in ("better", "worse"))
     results = replace(results, design=replace(results.design, questions=asked))
     rows = comparisons(results)
     text = sentences.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
-    found = "Not shown: pass@256 is higher in no arm. "
-    start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods.\n\n"
-    assert text.startswith(f"{start}pass@256, chance {CHANCE.at(256):.3f}: base {by_k[256].comparison.mean_b:.3f}; ")
+    start, _, numbers = text.partition("\n\n")
+    assert start.count("better") == start.count("worse: no (pass@1 lower, pass@256 lower)") == 1
+    assert numbers.startswith(f"pass@256, chance {CHANCE.at(256):.3f}: base {by_k[256].comparison.mean_b:.3f}; ")
     assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; worse below chance\)", text)
     assert f" pass@1: base {by_k[1].comparison.mean_b:.3f}; " in text
     assert {row.family for row in rows if row.b == "base" and row.metric.at == "temperature"} == {"primary"}
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "word"),
+    [
+        (End.HIGHER, End.LOWER, "no, it narrowed (pass@1 higher, pass@64 lower)"),
+        (End.CANNOT, End.LOWER, "no (pass@64 lower)"),
+        (End.LOWER, End.HIGHER, "yes (pass@1 lower, pass@64 higher)"),
+        (End.HIGHER, End.LOWER_BEFORE, "cannot be told (pass@1 higher)"),
+        (End.NO_DIFFERENCE, End.NO_DIFFERENCE, "no significant difference"),
+    ],
+)
+def test_only_what_holds_after_correction_at_the_largest_k_answers(first: End, last: End, word: str) -> None:
+    assert sentences._gained(first, last, 64) == word
+
+
 def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> None:
-    results = Results.read(folder(tmp_path / "sweep"))
+    results = read_results(folder(tmp_path / "sweep"))
     asked = (Question(a="worse", b="better", metric=Metric(k=256)),)
     results = replace(results, design=replace(results.design, questions=asked))
     assert "Did RL widen" not in sentences.answer(comparisons(results), results)

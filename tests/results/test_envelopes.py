@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 from frozen.folders import write_stores, write_sweep
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.render.build import write_summary
-from sage_rlvr.results.baselines import GUESSER, always_allowed
-from sage_rlvr.results.baselines import above as read_above
-from sage_rlvr.results.comparisons import compare
-from sage_rlvr.results.design import Envelope
-from sage_rlvr.results.findings import findings_of
-from sage_rlvr.results.measurements import ExactMeasurements
-from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.pairs import run_at
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
-from sage_rlvr.results.read import Results
-from sage_rlvr.results.sentences import answer
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.results.summary_io import design_of_summary, read_summary
-from sage_rlvr.stats.comparison import Reason, paired_seeds, unknown
-from sage_rlvr.stats.frontier import FrontierPoint
-from sage_rlvr.stats.hull import AboveHull, HullMixture, Share, above_hull, compare_hull, on_hull
-from sage_rlvr.stats.mixture import above_mixtures
 from sage_rlvr.sweeps.design import DesignSpec
+from sage_rlvr.verdicts.baselines import GUESSER, always_allowed
+from sage_rlvr.verdicts.baselines import above as read_above
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.design import Envelope
+from sage_rlvr.verdicts.findings import findings_of
+from sage_rlvr.verdicts.measurements import ExactMeasurements
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.pairs import run_at
+from sage_rlvr.verdicts.sentences import answer
+from sage_rlvr.verdicts.stats.frontier import FrontierPoint
+from sage_rlvr.verdicts.stats.hull import AboveHull, HullMixture, Share, above_hull, compare_hull, on_hull
+from sage_rlvr.verdicts.stats.mixture import above_mixtures
+from sage_rlvr.verdicts.stats.paired import Reason, paired_seeds, unknown
+from sage_rlvr.verdicts.summary_io import design_of_summary, read_summary
 
 RIVALS = "GRPO over its betas"
 
@@ -169,7 +169,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
-    results = Results.read(str(folder))
+    results = read_results(str(folder))
     assert results.design.candidates == ("SAGE-Branch",)  # neither rivals, nor the ceiling, nor added controls
     rows = compare(results)
     primary = [row for row in rows if row.family == "primary"]
@@ -200,7 +200,7 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
 
 def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Path) -> None:
     """A grid over the weights of all policies finds no better mixture; without base and guesser the candidate's lead is larger."""
-    results = Results.read(str(folder))
+    results = read_results(str(folder))
     (envelope,) = results.design.baselines
     metric = Metric(k=8, at="mixture")
     arms, record = results.table.exact().where(task="").by_arm(), results.base_record
@@ -223,7 +223,7 @@ def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Pa
 
 def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     """The comparison can be made again from the file, to the rounding of float16; problems that were drawn twice included."""
-    results = Results.read(str(folder))
+    results = read_results(str(folder))
     (envelope,) = results.design.baselines
     summary = write_summary(folder)
     assert save_probabilities(results, folder) == folder / "probabilities.npz"
@@ -251,7 +251,7 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
     """SAGE against GRPO over three training seeds of 16 samples: pass@8 and pass@16 at temperature 1."""
     out = write_stores(tmp_path)
     arms = (f"{name}=" + ",".join(f"{out}/{name}-sums-T1-s{seed}" for seed in (0, 1, 2)) for name in ("GRPO", "SAGE"))
-    results = Results.read(*arms)
+    results = read_results(*arms)
     results = replace(results, design=replace(results.design, baselines=(Envelope(name="G", arms=("GRPO",)),)))
     rows = [row for row in compare(results) if row.why == "envelope" and row.metric.temperature == 1]
     assert {(row.a, row.task, row.metric.k) for row in rows} >= {("SAGE", "sums", 8), ("SAGE", "sums", 16)}
@@ -266,7 +266,7 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
 
 def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
     """The arm has three training seeds and a rival two; with no seed in common there is no row."""
-    results = Results.read(str(folder))
+    results = read_results(str(folder))
     (envelope,) = results.design.baselines
     metric = Metric(k=results.k, at="mixture")
 
@@ -287,7 +287,7 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     stored = read_summary(folder / "summary.json")
     design = design_of_summary(stored)
     assert design.baselines[0].arms == ("GRPO", "GRPO, beta 0.1") and design.oracle == "no KL"
-    again = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
+    again = [row for row in compare(read_results(str(folder))) if row.family == "primary"]
     assert {row["b"] for row in stored["rows"] if row["family"] == "primary"} == {row.b for row in again}
 
 
@@ -307,11 +307,11 @@ def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
 
 
 def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
-    before = {(row.b, row.metric): row for row in compare(Results.read(str(folder))) if row.family == "primary"}
+    before = {(row.b, row.metric): row for row in compare(read_results(str(folder))) if row.family == "primary"}
     tested = [row for row in before.values() if math.isfinite(row.comparison.p)]
     facts = json.loads((folder / "design.json").read_text()) | {"discarded": ["rft", "replay"]}
     (folder / "design.json").write_text(json.dumps(facts))
-    results = Results.read(str(folder))
+    results = read_results(str(folder))
     after = [row for row in compare(results) if row.family == "primary"]
     lowest = min(tested, key=lambda row: row.comparison.p)
     found = next(row for row in after if (row.b, row.metric) == (lowest.b, lowest.metric))
@@ -332,7 +332,7 @@ def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
 
 
 def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:
-    rows = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
+    rows = [row for row in compare(read_results(str(folder))) if row.family == "primary"]
     blank = unknown(Reason.NO_COMMON_RANGE)
     said = answer([replace(row, comparison=blank) for row in rows])
     assert said.startswith("No claim about methods. ") and "cannot be told (no common range of pass@1): SAGE-Branch" in said

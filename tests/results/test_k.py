@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results import Results
-from sage_rlvr.results.scores import ProblemScores
+from sage_rlvr.results.read import read_results
+from sage_rlvr.verdicts.scores import ProblemScores
 
 STORED = Path(__file__).resolve().parents[2] / "lab" / "experiments" / "2026-11-24_countdown_easy_k3_is"
 
@@ -28,5 +28,5 @@ def test_an_odd_k_is_computed_exactly(k: int) -> None:
 def test_a_stored_summary_is_read_at_its_own_k_alone(k: int) -> None:
     """It keeps scores and curves at some k and no samples: another k is refused with those that are kept."""
     with pytest.raises(DataError, match=rf"k = {k}: .*summary\.json has only scores at k = 1, 8, 64, 256 and"):
-        Results.read(STORED, k=k)
-    assert Results.read(STORED, k=256).k == Results.read(STORED).k == 256
+        read_results(STORED, k=k)
+    assert read_results(STORED, k=256).k == read_results(STORED).k == 256

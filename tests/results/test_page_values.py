@@ -10,15 +10,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from sage_rlvr.api import report
+from sage_rlvr.api.report import report
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.record import Record
-from sage_rlvr.results.page.answers import structure
-from sage_rlvr.results.page.training import versions
-from sage_rlvr.results.sources import TrainingRun
+from sage_rlvr.results.details.answers import kinds_of
+from sage_rlvr.results.details.training import versions
+from sage_rlvr.results.page.answers import answers_of
 from sage_rlvr.tasks import TASKS, described
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import WORLDS, Problem
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.sources import TrainingRun
 from sage_rlvr.verifiers import Verdict
 
 
@@ -68,22 +69,23 @@ def record(name: str, rows: list[list[float]]) -> Record:
 def test_a_task_from_outside_says_the_kinds_of_its_answers() -> None:
     """The base gives small letters 3 of 4 times, the arm always: exp of the entropy of (3/4, 1/4), and 1."""
     rows = {"base": [record("spelling", [[0.6, 0.2]] * 3)], "arm": [record("spelling", [[0.9, 1e-9]] * 3)]}
-    assert structure(rows, 8) == ([], None)  # nobody has the task
+    assert kinds_of(rows, 8) == []  # nobody has the task
     TASKS.register(Spelling)
     try:
-        (one,), kinds = structure(rows, 8)
+        values = answers_of({"kinds": kinds_of(rows, 8)}, 8)
         assert described({"name": "spelling", "letters": 3}) == "words, 3 letters"
     finally:
         del TASKS["spelling"]
+    (one,), kinds = values["structure"], values["kinds"]
     assert one["kind"] == "cases" and list(one["shares"]["base"]) == ["small", "large-or/larger"]  # the task's own spelling
-    assert one["shares"]["base"]["small"].value == pytest.approx(0.75)
+    assert one["shares"]["base"]["small"]["value"] == pytest.approx(0.75)
     assert one["table"].notes[0].endswith(" small-or/large.") and one["table"].rows[1][2].endswith("0 +0 −3")
     assert kinds is not None and [row[1].split("\n")[0] for row in kinds.rows] == ["1.75", "1.00"]
 
 
 def test_a_record_of_other_completions_has_no_kinds() -> None:
     other = Record({"world": WORLDS["demo"].identity, "problem_ids": ["1-2=3"]}, {1.0: [np.log([0.5])]}, {})
-    assert len(WORLDS["demo"].solutions(Problem((1, 2), 3))) == 2 and structure({"base": [other]}, 8) == ([], None)
+    assert len(WORLDS["demo"].solutions(Problem((1, 2), 3))) == 2 and kinds_of({"base": [other]}, 8) == []
 
 
 @pytest.mark.parametrize(("change", "said"), [({"counts": None}, "invalid content"), ({}, "'max_number' is missing")])

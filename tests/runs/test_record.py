@@ -129,7 +129,8 @@ def test_every_schedule_is_known_to_the_run_directory() -> None:
 def test_another_version_or_commit_of_this_package_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def under(version: str, commit: str | None) -> None:
+    def under(version: str, commit: str | None, code: str = "aa") -> None:
+        monkeypatch.setattr(record, "code_sha256", lambda: code)
         monkeypatch.setattr(record, "versions", lambda: {"torch": "2", "transformers": "5", "sage_rlvr": version})
         monkeypatch.setattr(record, "git_state", lambda: commit and {"commit": commit, "changed": False})
 
@@ -141,20 +142,46 @@ def test_another_version_or_commit_of_this_package_is_a_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened(tmp_path).close()
-        under("0.1", None)  # an installed copy has no commit to compare
+        under("0.1", None)
+        opened(tmp_path).close()
+        under("0.1", "def")  # a commit that changed no code
         opened(tmp_path).close()
     assert changes() == []
-    under("0.2", "def")
-    with pytest.warns(UserWarning, match=r"versions\.sage_rlvr 0\.1 -> 0\.2, git\.commit abc -> def"):
+    under("0.2", "def", "bb")
+    with pytest.warns(UserWarning, match=r"versions\.sage_rlvr 0\.1 -> 0\.2, code aa -> bb, git\.commit abc -> def"):
         opened(tmp_path).close()
-    assert changes() == [{"versions.sage_rlvr": ["0.1", "0.2"], "git.commit": ["abc", "def"]}]
+    assert changes() == [{"versions.sage_rlvr": ["0.1", "0.2"], "code": ["aa", "bb"], "git.commit": ["abc", "def"]}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened(tmp_path).close()  # said once, then recorded
-    under("0.2", "123")
-    with pytest.warns(UserWarning, match="git.commit def -> 123"), opened(tmp_path, steps=200) as run:
+    under("0.2", "def", "cc")  # an uncommitted change
+    with pytest.warns(UserWarning, match="code bb -> cc"), opened(tmp_path, steps=200) as run:
         assert run.facts["changes"][1]["fork"] is False
-    assert changes()[1] == {"steps": [100, 200], "git.commit": ["def", "123"]}
+    assert changes()[1] == {"steps": [100, 200], "code": ["bb", "cc"]}
+    under("0.2", None, "dd")  # an installed copy
+    with pytest.warns(UserWarning, match="code cc -> dd"):
+        opened(tmp_path, steps=200).close()
+    under("0.3", "fed", "ee")
+    with pytest.raises(ConfigError, match=r"by sage-rlvr 0\.2 \(code dd\) and this is sage-rlvr 0\.3 \(commit fed\)"):
+        opened(tmp_path, steps=200, seed=7)
+
+
+def test_the_hash_of_the_code_changes_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home := tmp_path / "package" / "runs").mkdir(parents=True)
+    monkeypatch.setattr(record, "__file__", str(home / "record.py"))
+    seen = set()
+    for text in ("a = 1", "a = 2"):
+        (home.parent / "part.py").write_text(text)
+        seen |= {record.code_sha256.__wrapped__(), record.code_sha256.__wrapped__()}
+    assert len(seen) == 2
+
+
+def test_a_run_of_another_format_is_refused_with_the_version_that_made_it(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    for made, message in (({"sage_rlvr": "0.0.7"}, r"sage-rlvr 0\.0\.7"), ({}, "an unknown version"), (None, "an unknown version")):
+        edit(tmp_path / "run/run.json", format=0, versions=made)
+        with pytest.raises(CheckpointError, match=rf"format 0, made by {message}"):
+            opened(tmp_path)
 
 
 def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> None:
@@ -184,7 +211,7 @@ def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:
         ("{", "cannot be read as JSON"),
         ("[]", "an object"),
         ("[" * 100_000, "nested too deeply"),
-        ({"format": 2}, "not a run record of format 1"),
+        ({"format": 2}, "format 2, made by sage-rlvr "),
         *(({name: None}, f"{name} is missing") for name in ("config", "versions", "kind", "data", "changes")),
         *(
             ({name: 3}, f"{name} has an unexpected type")
@@ -316,3 +343,11 @@ def test_processors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.described_processor(X86) == "Intel(R) Xeon(R) Processor family 6 model 143 stepping 8 avx2 avx512f amx_bf16"
     assert record.described_processor(ARM64) == "aarch64 implementer 0x41 part 0xd40 asimd sve"
     assert record.described_processor("") == "aarch64"
+
+
+def test_null_and_absent_are_the_same_setting() -> None:
+    config = {"method": {"name": "compose"}}
+    unset, given = {"method": {"name": "compose", "loss_term": None}}, {"method": {"name": "compose", "loss_term": "entropy"}}
+    assert record.config_differences(unset, config) == {} == record.config_differences(config, unset)
+    assert record.config_differences(given, config) == {"method.loss_term": ("entropy", "(absent)")}
+    assert record.config_differences({"a": None}, {"a": 0}) == {"a": (None, 0)}

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from sage_rlvr.results import Results
-from sage_rlvr.results.findings import findings_of
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.sweeps.plan import SweepPlan
+from sage_rlvr.verdicts.findings import findings_of
 
 DESIGN = """
 title: small
@@ -54,5 +54,5 @@ def states(sweep: SweepPlan) -> dict[str, str]:
 
 
 def summarize(path: Path) -> dict[str, Any]:
-    results = Results.read(path)
+    results = read_results(path)
     return summary_of(results, findings_of(results))

@@ -21,13 +21,14 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import FRONTIER
-from sage_rlvr.results import Results, compare
-from sage_rlvr.results.sentences import answer
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import strength
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.sweeps import demo, sweep
 from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps.runs import SweepRun
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.comparisons import compare
 
 SOURCE = str(Path(runs.__file__).parents[2])
 SMALL = {
@@ -157,26 +158,23 @@ def test_it_finishes_and_says_what_differs(
     assert all(job.trained and job.steps_done == 2 for job in jobs)
     before = {path: path.stat().st_mtime_ns for job in jobs for path in job.directory.rglob("*") if path.is_file()}
     assert demo_of(trained, warm_policy) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    for name in ("base", *LABELS, "report.html", "cross-check"):
-        assert name in out
-    assert "higher" in out or "lower" in out or "no significant difference" in out or "cannot be told" in out
+    said = capsys.readouterr().out
     for name in ("report.html", "figures/passk.png", "summary.json"):
         assert (trained / name).stat().st_size > 1000
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "://" not in page and page.count("<svg") >= 3  # one file, nothing fetched
     assert "<h1>Does RL widen what a small policy solves?" in page and "base policy: " in page and "M parameters" in page
     assert re.search(r"trained 20\d\d-\d\d-\d\d", page) and "one run each" in page and "chance" in page
-    assert "no KL, GRPO, SAGE-Branch were trained from base" in out
-    assert out.rpartition("Did RL widen what the base solves?")[2].count("pass@") == 3  # the finding, and two lines
+    lines = said.strip().splitlines()
+    lines = lines[next(i for i, line in enumerate(lines) if line.startswith("Did RL widen")) :]
+    answered, *scored, checked, took, page_is = lines  # the answer, base and arms, and where the page is
+    assert answered == sentences.paragraphs(compare(results := read_results(trained)), results)[0] and answered in page
+    assert [line.split("  ")[1] for line in scored] == ["base", *LABELS] and all(line.count("pass@") == 3 for line in scored)
+    assert checked.startswith("cross-check") and re.fullmatch(r"took \d+ (s|min)", took) and page_is.endswith("report.html")
     stores = [store.parent.parent.name for store in (trained / "runs").glob("*/samples/*")]
     assert sorted(stores) == ["base", "grpo-s0", "no_kl-s0", "sage_branch-s0"] and 'id="samples-data"' in page
-    results = Results.read(trained)
     assert results.design.names == LABELS and results.design.base == "base"
     assert all(len(record.logps) == len(FRONTIER) for record in results.records.values())  # all are treated alike
-    assert re.search(r"took: training and evaluation \d+ s, report \d+ s, total \d+ s", out)
-    closing = answer(compare(results), results)
-    assert out.endswith(" ".join(closing.split())) and closing[:20] in page
     made = [path.stat().st_mtime_ns for path in sorted((trained / "evaluations").glob("*.npz"))]
     assert len(made) == 4
     assert demo_of(trained, warm_policy) == 0  # again: nothing is trained or evaluated anew
@@ -199,7 +197,7 @@ def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -
     assert demo_of(tmp_path, warm_policy, steps="3") == 0  # more steps go on where the runs stand
     for job, old in zip(plan(tmp_path, pairs(warm_policy, steps="3")), rows, strict=True):
         assert job.trained and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
-    assert all(run.steps == 3 for run in Results.read(tmp_path).runs.values())
+    assert all(run.steps == 3 for run in read_results(tmp_path).runs.values())
 
 
 def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_policy: Path) -> None:

@@ -19,15 +19,19 @@ import sage_rlvr
 from byte_tokenizer import CHATML
 from chat_policy import chat_policy
 from sage_rlvr import runs
+from sage_rlvr.api.printed import ending
 from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.results import Results, compare
-from sage_rlvr.results.sentences import answer
+from sage_rlvr.results.read import read_results
 from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps.display import left_words
 from sage_rlvr.sweeps.forecast import forecast
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.findings import findings_of
+from sage_rlvr.verdicts.sentences import answer, paragraphs
 
+COUNTS = Path(__file__).parents[2] / "lab" / "experiments" / "2026-11-27_demo_smollm2" / "counts.jsonl"
 SOURCE = str(Path(runs.__file__).parents[2])
 TEXTS = ("Numbers: 3, 5, 7. Target: 14. Write an expression.", "(3+5)*7-1", "2*6+2", " 4", " 12")
 
@@ -62,28 +66,30 @@ def test_the_arms_start_from_a_pretrained_model_and_the_base_is_sampled_colder_t
     assert {(arm.config.model, arm.config.task.name) for arm in planned.arms} == {(tiny, "countdown_chat")}
     typed = [task.args for task in planned.base_samples]
     given = [float(words[words.index("--temperature") + 1]) for words in typed if "--temperature" in words]
-    assert given == [0.8, 0.6, 0.4, 0.3, 0.2] and len(planned.base_samples) == 6
-    assert len({task.output for task in planned.base_samples}) == 6
+    assert given == [0.4, 0.2, 0.1, 0.05] and len(planned.base_samples) == 5
+    assert len({task.output for task in planned.base_samples}) == 5
     sampled = [task for task in planned.tasks if "--samples" in task.args]
-    assert len(sampled) == 9 and all(task.args[task.args.index("--threads") + 1] == "1" for task in sampled)
+    assert len(sampled) == 8 and all(task.args[task.args.index("--threads") + 1] == "1" for task in sampled)
     guide = dump(planned.arms[2].config.method)["guide"]
     kept = sampled[0].args[sampled[0].args.index("--guide") + 1]
     assert all(f"{name}: {guide[name]}" in kept for name in ("threshold", "ratio", "q_max"))  # q on the page is the arm's
 
 
-def test_the_short_form_has_fewer_steps_problems_and_temperatures(tmp_path: Path, tiny: str) -> None:
-    few = [(key, value) for key, value in pairs(tiny) if key != "steps"]
+def test_the_short_form_has_fewer_arms_problems_and_temperatures(tmp_path: Path, tiny: str) -> None:
+    few = pairs(tiny)
     whole, short = (demo.plan(tmp_path, (0,), None, few, model="smollm2", short=short) for short in (False, True))
-    steps = [sum(cell.config.steps for cell in planned.runs) for planned in (whole, short)]
+    assert len(whole.runs) == 3 and [cell.label for cell in short.runs] == ["GRPO s0"]
     samples = [planned.design.evaluate.samples for planned in (whole, short)]
-    assert steps[1] * 3 <= steps[0] and samples[1].problems * 2 <= samples[0].problems  # type: ignore[union-attr]
+    assert samples[1].problems * 2 <= samples[0].problems  # type: ignore[union-attr]
     assert set(samples[1].base_temperatures) < set(samples[0].base_temperatures)  # type: ignore[union-attr]
-    assert [q.metric.written for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
+    assert [q.metric.written for q in short.design.questions if q.b == "base"] == ["pass@64", "pass@1"]
+    every = demo.plan(tmp_path, (0,), tuple(whole.design.arms), few, model="smollm2", short=True)
+    assert [arm.config for arm in every.arms] == [arm.config for arm in whole.arms]
     asked = demo.plan(tmp_path, (0,), ("grpo", "maxrl"), few, 7, model="smollm2")
     assert [arm.config.model for arm in asked.arms] == [tiny] * 2 and "--problems 7" in " ".join(asked.runs[1].samples.args)  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="--short: the demo of --model embedded has no short form"):
         demo.plan(tmp_path, (0,), None, [], short=True)
-    with pytest.raises(ConfigError, match=r"--problems 0: .*the demo takes 40"):
+    with pytest.raises(ConfigError, match=r"--problems 0: .*the demo takes 100"):
         demo.plan(tmp_path, (0,), None, few, 0, model="smollm2", short=True)
 
 
@@ -110,21 +116,30 @@ def test_a_probe_that_fails_gives_its_reason(tmp_path: Path, tiny: str) -> None:
     assert said.startswith("the time is not known before the first steps: model") and "no config.json in" in said
 
 
+def test_it_ends_in_the_answer_and_a_line_for_the_base_and_each_arm() -> None:
+    results = read_results(COUNTS)
+    findings = findings_of(results)
+    answered, *scored = ending(results, findings)
+    assert answered == paragraphs(findings.rows, results)[0] and "\n" not in answered
+    assert [line.split()[0] for line in scored] == ["base", "GRPO", "no", "SAGE-Branch"]  # the base at T = 1 alone
+    assert all(re.findall(r"pass@(\d+) 0\.\d{3} \(0\.\d{3}–0\.\d{3}\)", line) == ["1", "8", "64"] for line in scored)
+
+
 # ---- the whole
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # thirteen processes
+@pytest.mark.timeout(1800)  # twelve processes
 def test_the_whole_demo_with_a_tiny_model(tmp_path: Path, tiny: str, capfd: pytest.CaptureFixture[str]) -> None:
     more: dict[str, Any] = {"model": "smollm2", "problems": 6, "edits": edits(tiny)}
     found = sage_rlvr.demo(tmp_path, **more)
     said = " ".join(capfd.readouterr().err.split())
-    told = r"about \d+ s on this machine, from a probe: 6 steps of \d+\.\d s \(GRPO\), 9 evaluations"
+    told = r"about \d+ s on this machine, from a probe: 6 steps of \d+\.\d s \(GRPO\), 8 evaluations"
     assert found.complete and re.search(told, said)
     assert re.search(r"memory: \d+\.\d GB at the peak, fits in", said)
-    results = Results.read(tmp_path)
+    results = read_results(tmp_path)
     temperatures = results.table.where(arm="base", task="countdown_chat").temperatures
-    assert temperatures == (0.2, 0.3, 0.4, 0.6, 0.8, 1.0) and results.k == 64
+    assert temperatures == (0.05, 0.1, 0.2, 0.4, 1.0) and results.k == 64
     text = answer(compare(results), results)
     assert text.startswith("Did RL widen what the base solves?") and "Does it do more than the base at a lower temperature?" in text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -135,9 +150,9 @@ def test_the_whole_demo_with_a_tiny_model(tmp_path: Path, tiny: str, capfd: pyte
     assert rows and all(len(row["k"]) == len(row["e"]) == len(row["q"]) for row in rows)
     assert any("assistant" in prompt and "Write an expression." in prompt for prompt in data["prompts"])
     assert any(len(text) > 1 and not text.startswith("<") for text in data["spellings"])  # merged tokens, whole
-    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("store.sqlite")}
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("samples/*.parquet")}
     assert sage_rlvr.demo(tmp_path, **more).complete  # again: nothing is trained or sampled anew
-    assert len(stamps) == 9 and {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert len(stamps) == 8 and {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert "from a probe" not in capfd.readouterr().err
 
 
@@ -160,7 +175,7 @@ def test_killed_it_goes_on(tmp_path: Path, tiny: str) -> None:
         assert time.monotonic() < deadline, "its run outlives it"
         time.sleep(0.05)
     rows = (job.directory / "metrics.jsonl").read_bytes()
-    stores = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "base").rglob("store.sqlite")}
+    stores = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "base").rglob("samples/*.parquet")}
     assert 0 < job.steps_done < 60 and stores
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1500)
     assert done.stdout.split()[-1:] == ["True"], done.stderr
@@ -183,4 +198,4 @@ def test_samples_of_the_base_count_in_the_time_left(tmp_path: Path, tiny: str) -
         (cell.directory / "metrics.jsonl").write_text("".join(rows))
     planned.seconds[planned.base_samples[0]] = 30.0
     planned.finished.add(planned.base_samples[0])
-    assert left_words(planned) == "about 4 min left"  # eight of nine samples, 30 s each
+    assert left_words(planned) == "about 4 min left"  # seven of eight samples, 30 s each

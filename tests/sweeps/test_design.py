@@ -12,7 +12,7 @@ import pytest
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.contrib.methods.eapo import Eapo
-from sage_rlvr.core.extras import PlaceboWeight
+from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 from sage_rlvr.core.guides import Placebo
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
@@ -121,6 +121,18 @@ def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
     one, other = (arms[name].config.method for name in ("a", "a_placebo"))
     assert other == replace(one, name=other.name, extras=(PlaceboWeight(Eapo()),)) and other.anchor is not None
     assert (arms["a"].placebo, arms["a"].no_kl) == ("a_placebo", "a_no_kl")
+
+
+def test_a_method_that_chooses_or_weighs_prompts_gets_its_permuted_twin(tmp_path: Path) -> None:
+    names = ("f_grpo", "zero_success", "bbg", "reft")
+    text = f"arms: {{{', '.join(f'{name}: {name}' for name in names)}, g: grpo}}\ncontrol: g\ncontrols: [placebo]\n"
+    arms, said = arms_of(write(tmp_path, text))
+    assert list(arms) == [*names, "g", *(f"{name}_placebo" for name in names)] and said == []
+    for name in names:
+        assert arms[name].placebo == f"{name}_placebo" and arms[f"{name}_placebo"].placebo is None
+        assert same(arms[f"{name}_placebo"].config, load_config(TrainConfig, f"{name}_placebo"))
+    there, _ = arms_of(write(tmp_path, "arms: {f: f_grpo, p: f_grpo_placebo}\ncontrol: f\ncontrols: [placebo]\n"))
+    assert list(there) == ["f", "p"] and there["f"].placebo == "p"
 
 
 def test_a_placebo_that_is_there_counts_and_some_parts_have_none(tmp_path: Path) -> None:
@@ -256,7 +268,7 @@ def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
 def test_the_designs_of_the_repository(path: Path) -> None:
     design = load_design(path)
     arms, _ = arms_of(path)
-    few = path.stem.startswith("demo") or design.evaluate.split == "validation"  # nothing is claimed from one seed
+    few = "demo" in f"{path.parent.name}/{path.stem}" or design.evaluate.split == "validation"  # nothing is claimed from one seed
     assert (len(design.seeds) >= 3 or few) and set(design.arms) <= set(arms) and design.control in arms
     assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
     assert len({arm.label for arm in arms.values()}) == len(arms)

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import dump
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.errors import ConfigError, RunLocked
+from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.models.policy import run_facts
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Results
 from sage_rlvr.results.probabilities import load_probabilities
+from sage_rlvr.results.read import read_results
 from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps import plan as plans
 from sage_rlvr.sweeps import processes as work
@@ -34,6 +34,7 @@ from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.reuse import reusable
 from sage_rlvr.sweeps.runs import SweepRun, as_json
 from sage_rlvr.sweeps.sweep import run
+from sage_rlvr.verdicts.record import Record
 from sweeps.sweep_common import Ended, Started, said, screen, states, summarize
 
 # A Branch that acts within two steps whatever the machine's rounding: its weights are then not the control's.
@@ -56,7 +57,7 @@ def test_it_makes_what_is_missing_and_only_that(
     assert [cell["status"] for cell in facts["runs"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    assert len(load_probabilities(out)) == 8  # of the base, six runs and the uniform guesser
+    assert len(load_probabilities(out)) == 9  # of the base, six runs and two guessers
     record = load_record(out / "evaluations" / "grpo-s1.npz")
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
@@ -65,7 +66,7 @@ def test_it_makes_what_is_missing_and_only_that(
     fewer = dry_lines(plan(design(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out} (evaluations/base.npz, " in said for said in fewer)
     assert not any("REPLACES" in said for said in dry_lines(plan(design(ACTS), out)))
-    named = Results.read(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
+    named = read_results(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
     assert named.records["G", 0, ""].meta == load_record(out / "evaluations" / "grpo-s1.npz").meta  # by the run's folder
 
     started.clear()  # again: nothing to do
@@ -119,7 +120,7 @@ def test_it_makes_what_is_missing_and_only_that(
     shown = summarize(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
     assert shown["pass"] == summarize(out)["arms"]["grpo"]["pass"]
-    found = Results.read(tmp_path / "temperatures")
+    found = read_results(tmp_path / "temperatures")
     assert {tuple(record.logps) for record in found.records.values()} == {(1.0,)}
 
 
@@ -287,3 +288,26 @@ def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.Monke
     there = {"evaluation"}  # of a run that goes on to more steps: it is made again behind it
     run_tasks([task("evaluation", more := task("more steps")), more], 1)
     assert order == ["more steps", "evaluation"]
+
+
+def test_a_second_sweep_in_a_folder_is_refused_before_it_trains(
+    tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_tasks", lambda *words: None)
+    planned = plan(design(), tmp_path / "out")
+    with module._alone(tmp_path / "out"), pytest.raises(RunLocked, match="another sweep or demo is working in this folder"):
+        run(planned, 1, Console(file=io.StringIO()))
+    assert run(planned, 1, Console(file=io.StringIO()))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that takes nothing")
+def test_a_log_that_cannot_be_written_is_named_and_no_folder_is_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").touch()
+    task = ProcessTask("GRPO s0", (), tmp_path / "log", lambda: False, advice="delete the run")
+    assert "delete the run" in str(work._problem(task, 2))
+    assert work._unwritable(Path("/dev/full")) == os.strerror(errno.ENOSPC)
+    monkeypatch.setattr(work, "_unwritable", lambda log: "No space left on device")
+    problem = str(work._problem(task, 1))
+    assert "delete the run" not in problem and f"{task.log}: cannot be written: No space left on device" in problem

@@ -9,9 +9,11 @@ import pytest
 
 from sage_rlvr.evaluation.kl import read_kl
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Metric, Results, compare
+from sage_rlvr.results.read import read_results
 from sage_rlvr.sweeps.plan import SweepPlan, plan
 from sage_rlvr.sweeps.sweep import run
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.metric import Metric
 from sweeps.sweep_common import Started, screen
 
 EVALUATE = "evaluate: {problems: 6, temperatures: [0.5, 1.0]}"
@@ -30,7 +32,7 @@ def test_the_exact_kl_is_computed_once_and_read_by_the_results(
         return plan(design(*SMALL, (EVALUATE, f"{EVALUATE[:-1]}, {samples}")), out, powers=(2.0,))
 
     assert run(planned(0), 1, screen()) and not list(out.rglob("kl-*.json"))
-    assert not any(row.metric == EXACT_KL for row in compare(Results.read(out)))
+    assert not any(row.metric == EXACT_KL for row in compare(read_results(out)))
     started.clear()
     assert run(planned(2), 1, screen())  # the samples are kept, only the KLs are missing
     assert [words[words.index("--kl-samples") + 1] for words in started] == ["2"] * 4
@@ -43,7 +45,7 @@ def test_the_exact_kl_is_computed_once_and_read_by_the_results(
     assert found["arms"]["rloo"]["kl_exact_by_seed"] == {"0": kls["rloo-s0"], "1": kls["rloo-s1"]}
     assert found["arms"]["rloo"]["kl_exact"]["value"] == pytest.approx((kls["rloo-s0"] + kls["rloo-s1"]) / 2)
     assert "KL to base" in (out / "summary.md").read_text(encoding="utf-8")
-    (row,) = (row for row in compare(Results.read(out)) if row.metric == EXACT_KL)
+    (row,) = (row for row in compare(read_results(out)) if row.metric == EXACT_KL)
     gaps = [kls[f"rloo-s{seed}"] - kls[f"grpo-s{seed}"] for seed in (0, 1)]
     assert (row.a, row.b) == ("RLOO", "GRPO") and row.comparison.difference.value == pytest.approx(sum(gaps) / 2)
     text = files["grpo-s0"].read_text(encoding="utf-8")

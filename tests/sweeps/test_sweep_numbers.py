@@ -12,21 +12,27 @@ import numpy as np
 import pytest
 
 from sage_rlvr.api.printed import caveats
-from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Metric, Results, TrainingRun, compare
-from sage_rlvr.results.checks import relabelled
-from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.page.training import choice_of
-from sage_rlvr.results.sentences import sentence
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
-from sage_rlvr.stats.comparison import Reason
+from sage_rlvr.verdicts.checks import relabelled
+from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.matched import between
+from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.sentences import sentence
+from sage_rlvr.verdicts.sources import TrainingRun
+from sage_rlvr.verdicts.stats.intervals import share_interval
+from sage_rlvr.verdicts.stats.paired import Reason
 from sweeps.sweep_common import summarize
 
 
-def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
-    """A sweep's folder with made records: arm -> p of its two problems, one per seed (the second problem always 0.5)."""
+def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None, copies: int = 1) -> Path:
+    """A sweep's folder with made records: arm -> p of the first of two problems, one per seed (of the second always 0.5).
+    copies: of both problems."""
     arms = []
     for name in scores:
         links: dict[str, object] = {"plain": None, "placebo": None, "no_kl": None, "matched": [], "guided": False}
@@ -36,8 +42,9 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
     seeds = range(len(next(iter(scores.values()))))
 
     def record(name: str, p: float) -> None:
-        logps = {1.0: [np.log([p]), np.log([0.5])], 0.5: [np.log([p / 2]), np.log([0.5])]}
-        meta = {"name": name, "problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "sampling": "iid"}
+        logps = {t: [np.log([p * t]), np.log([0.5])] * copies for t in (1.0, 0.5)}
+        ids = [f"{which}{i}" for i in range(copies) for which in "ab"]
+        meta = {"name": name, "problem_ids": ids, "world": {}, "split": "test", "seed": 1, "sampling": "iid"}
         save_record(Record(meta, logps), path / "evaluations" / f"{name}.npz")
 
     record("base", 0.1)
@@ -68,18 +75,18 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
 
 def test_verdicts_are_paired_by_seed_and_holm_runs_over_all(tmp_path: Path) -> None:
     control = [0.1, 0.2, 0.3]
-    folder = folder_of(
-        tmp_path, {"control": control, "other": [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]}
-    )
+    other = [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]
+    folder = folder_of(tmp_path, {"control": control, "other": other}, copies=30)
     found = summarize(folder)
     first = found["rows"][0]
     assert (first["why"], first["a"], first["b"], first["metric"]["k"]) == ("control", "other", "control", 1)
-    assert first["difference"]["value"] == pytest.approx(0.05) and first["outcome"] == "better"  # half of 0.1: two problems
-    primary = [c for c in found["rows"] if c["family"] == "primary" and c["p"] is not None]
+    assert first["difference"]["value"] == pytest.approx(0.05) and first["outcome"] == "better"  # 0.1 on half of the problems
+    primary = [c for c in found["rows"] if c["family"] == "primary"]  # that without a test too
     assert first["family_size"] == len(primary) and first["adjusted"] >= first["p"]
     assert found["arms"]["control"]["pass"]["1"]["value"] == pytest.approx((0.2 + 0.5) / 2)
     width = found["arms"]["control"]["pass"]["1"]["high"] - 0.35
-    assert width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-6)  # Student, two degrees of freedom
+    of_problems = share_interval([0.2, 0.5] * 30).high - 0.35
+    assert width == pytest.approx(math.hypot(4.302653 * 0.05 / math.sqrt(3), of_problems), rel=1e-6)  # in quadrature
 
 
 def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside() -> None:
@@ -94,11 +101,11 @@ def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside()
 def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
     scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
     folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
-    found = {(row.why, row.metric): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
+    found = {(row.why, row.metric): row.comparison for row in compare(read_results(folder)) if row.a == "guided"}
     assert found["matched", Metric(k=1, matched="raw KL")].difference.value == pytest.approx(0, abs=1e-12)
     assert found["control", Metric(k=1)].difference.value == pytest.approx(0.05)
     away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
-    (lost, more) = (row for row in compare(Results.read(away)) if row.why == "matched")
+    (lost, more) = (row for row in compare(read_results(away)) if row.why == "matched")
     assert lost.left_out == more.left_out == 3 and lost.comparison.reason == Reason.OUTSIDE and math.isnan(lost.adjusted)
     assert "left out: 3 training seeds whose raw KL is not within the range of these betas" in sentence(lost)
 
@@ -116,7 +123,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
         rows = {t: [np.log(p * t), np.log([0.5])] for t in (0.25, 0.5, 1.0, 2.0)}  # twice as hot, twice the probability
         save_record(Record(load_record(path).meta, rows), path)
     found = summarize(folder)
-    rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
+    rows = [row for row in compare(read_results(folder)) if row.metric.at == "near"]
     gaps = {(row.a, row.metric): row.comparison.difference for row in rows}
     near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
     assert {name for name, _ in near} == {"hot", "wide"} and {row.a for row in rows} == {"hot", "wide", "far"}
@@ -143,7 +150,7 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
         arm |= {"plain": "plain", "placebo": "shuffled"} if arm["name"] == "mine" else {}
         arm |= {"why": "added"} if arm["name"] in ("shuffled", "beta") else {}
     (folder / "design.json").write_text(json.dumps(facts))
-    near = {(row.a, row.b) for row in compare(Results.read(folder)) if row.metric.at == "near"}
+    near = {(row.a, row.b) for row in compare(read_results(folder)) if row.metric.at == "near"}
     assert near == {
         ("plain", "control"),
         ("mine", "control"),
@@ -154,16 +161,16 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
 
 
 def halves_of(folder: Path) -> dict[str, Any]:
-    results = Results.read(folder)
+    results = read_results(folder)
     return relabelled(results.table.exact().where(arm="control", task=""), results.k, None)
 
 
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
+    even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()}, copies=30)
     found = halves_of(even)
     assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and found["first"][0]["a"] == "control A (seeds 0, 1, 2)"
-    halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
+    halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]}, copies=30)
     assert halves_of(halves)["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
     assert halves_of(few) == {"splits": 0, "have": 5}
@@ -219,20 +226,20 @@ def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -
 
 def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
-    results = Results.read(folder)
+    results = read_results(folder)
     results = replace(results, table=results.table.where(temperature=1.0))
     assert f"sage-rlvr eval {folder / 'runs' / 'control-s0'} --frontier." in caveats(results)[0]
 
 
 def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
-    folder = Results.read(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
+    folder = read_results(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
     by_pass1 = choose(folder, ("a", "b"), "pass@1")
     assert {name: sum(runs) / 2 for name, runs in by_pass1.items()} == pytest.approx({"a": 0.3, "b": 0.31})
     assert choose(folder, ("a",), "frontier")["a"] == pytest.approx([0.0, 0.0])  # it is the base's own frontier
 
 
 def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> None:
-    """Worked by hand in tests/stats/test_power.py."""
+    """Worked by hand in tests/verdicts/stats/test_power.py."""
     runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}

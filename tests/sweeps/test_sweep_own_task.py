@@ -16,13 +16,14 @@ from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.registry import registry_of
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Results, compare
+from sage_rlvr.results.read import read_results
 from sage_rlvr.sweeps import sweep as module
 from sage_rlvr.sweeps.display import dry_lines
 from sage_rlvr.sweeps.plan import SweepPlan, plan
 from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.reuse import clear, replaced
 from sage_rlvr.sweeps.sweep import run
+from sage_rlvr.verdicts.comparisons import compare
 from sweeps.sweep_common import Started, screen, states
 
 OWN = """
@@ -152,7 +153,7 @@ def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
     started.clear()
     assert run(plan(design, out, powers=(2.0,)), 1, screen()) and not started
     assert json.loads((out / "design.json").read_text(encoding="utf-8"))["world"] == "task listed_sums (most 5)"
-    assert set(write_summary(out)["arms"]) == {"a", "b"} and Results.read(out).home == "base"
+    assert set(write_summary(out)["arms"]) == {"a", "b"} and read_results(out).home == "base"
 
 
 def test_a_plan_says_the_problems_in_the_words_of_their_task(tmp_path: Path, own: Callable[..., Path]) -> None:
@@ -170,7 +171,7 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     assert run(sweep, 1, screen()) and states(sweep) == {"a-s0": "evaluated", "b-s0": "evaluated"}
     assert [words[0] for words in started] == ["eval", "train", "eval", "train", "eval"]
     assert all("--samples" in words for words in started if words[0] == "eval")
-    results = Results.read(out)
+    results = read_results(out)
     assert {(row.arm, row.task, len(row.problems), row.n) for row in results.table.rows} == {
         (arm, "own_sums", 8, 4) for arm in ("base", "a", "b")
     }
@@ -279,7 +280,7 @@ def test_a_task_from_outside_is_evaluated_as_countdown_is(
         told = " ".join(capsys.readouterr().out.split())
         assert caught.value.code == 0 and f": sums of numbers below {most}; {many} test problems" in told
         floor = f"chance {1 / (2 * most - 1):.3f} {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
-        law = "chance: k guesses, uniform over the well-formed answers"
+        law = "chance: k guesses of a guesser, uniform over the well-formed answers"
         assert f"{floor} {law}; * below chance problems: sums of numbers below {most}; split test, sampling iid, seed 1" in told
     with pytest.raises(SystemExit) as caught:
         main(["eval", str(tmp_path / "run"), *words[:2], "--task", "drawn_sums", "--samples", "2", "--store", str(tmp_path / "s")])

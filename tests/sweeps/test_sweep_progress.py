@@ -72,6 +72,20 @@ def test_evaluations_left_take_as_long_as_those_of_arms(
     assert display.left_words(sweep) == "about 5 s left"
 
 
+def test_what_runs_besides_training_is_named_with_how_far_it_is(
+    tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the newest line of its log where that counts, else by the clock: an evaluation of the base takes minutes."""
+    sweep = plan(design(), tmp_path / "out")
+    (base,), run = sweep.base.values(), sweep.runs[0]
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    sweep.started |= {base: 900.0, run.train: 900.0, run.exact[""]: 993.0}
+    assert display.running_words(sweep) == f"\n  {base.label}: 100 s so far\n  {run.exact[''].label}: 7 s so far"
+    base.log.parent.mkdir(parents=True)
+    base.log.write_text("base 12/600, time left unknown\nbase 382/600, about 4 min left\n")
+    assert f"\n  {base.label}: 382/600, about 4 min left\n" in display.running_words(sweep)
+
+
 def test_time_left_is_that_of_the_clock(tmp_path: Path, design: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs are left whose steps take 2 s together; one that ended took 30 s with its start and saving, an evaluation 12 s."""
     sweep = plan(design(("controls: [no_kl]", "controls: none"), ("seeds: [0, 1]", "seeds: [0, 1, 2]")), tmp_path / "out")

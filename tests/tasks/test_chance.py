@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -17,8 +18,10 @@ from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, evaluate
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.tasks import task_named
-from sage_rlvr.tasks.chance import Chance, chance_of, chance_of_golds, chance_of_tree
+from sage_rlvr.tasks.chance import chance_of, chance_of_golds
 from sage_rlvr.tasks.countdown import Countdown, Problem, solutions, verify
+from sage_rlvr.tasks.countdown.expressions import templates
+from sage_rlvr.verdicts.chance import Chance, chance_of_tree
 
 TINY = [Problem((2, 3), 5), Problem((1, 4), 4), Problem((2, 3), 6)]
 LAWS = [
@@ -28,17 +31,44 @@ LAWS = [
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_floor_is_the_mean_over_all_ways_to_guess_k_times(k: int) -> None:
-    """Every k-tuple of well-formed expressions over two numbers, judged by the verifier."""
-    shares = []
-    for problem in TINY:
-        texts = [f"{a}{op}{b}" for a, b in permutations(problem.numbers) for op in "+-*/"]
-        right = {text: verify(problem, text).right for text in texts}
-        tuples = list(product(texts, repeat=k))
-        shares.append(sum(any(right[text] for text in guesses) for guesses in tuples) / len(tuples))
-    wanted = pytest.approx(sum(shares) / len(shares), abs=1e-12)
+    """Every k-tuple of well-formed expressions over two numbers, judged by the verifier; of two guessers, one of which never
+    divides, the better."""
+    levels = []
+    for operators in ("+-*/", "+-*"):
+        shares = []
+        for problem in TINY:
+            texts = [f"{a}{op}{b}" for a, b in permutations(problem.numbers) for op in operators]
+            right = {text: verify(problem, text).right for text in texts}
+            tuples = list(product(texts, repeat=k))
+            shares.append(sum(any(right[text] for text in guesses) for guesses in tuples) / len(tuples))
+        levels.append(sum(shares) / len(shares))
     for counted in (None, [len(solutions(problem)) for problem in TINY]):
         found = chance_of(Countdown({2: 1.0}), TINY, counted)
-        assert found is not None and found.law == "answers" and found.at(k) == wanted
+        assert found is not None and found.law == "answers" and len(found.guessers) == 2
+        assert found.at(k) == pytest.approx(max(levels), abs=1e-12) and replace(found, others=()).at(k) == pytest.approx(levels[0])
+
+
+def test_guessers_that_leave_out_division_and_brackets_by_listing() -> None:
+    """Every canonical spelling over three numbers, judged by the verifier."""
+    numbers, target = (2, 3, 4), 10
+    shapes = [text.format(*order) for text in templates(3).texts for order in permutations(numbers)]
+    shares = []
+    for leave_out in ("", "/", "(", "/("):
+        texts = [text for text in shapes if not set(leave_out) & set(text)]
+        shares.append(sum(verify(Problem(numbers, target), text).right for text in texts) / len(texts))
+    found = chance_of(Countdown({3: 1.0}), [Problem(numbers, target)])
+    assert found is not None and [each for (each,) in found.guessers] == pytest.approx(shares) and len(set(shares)) == 4
+    assert found.at(1) == pytest.approx(max(shares)) and max(shares) > shares[0]
+
+
+def test_the_best_guesser_depends_on_k_by_hand() -> None:
+    """One guesser has .5 on one problem of two, the other .2 on both: .25 against .2 with one guess, .375 against .36 with two,
+    .4375 against .488 with three."""
+    chance = Chance("answers", (0.5, 0.0), ((0.2, 0.2),))
+    assert [chance.at(k) for k in (1, 2, 3)] == pytest.approx([0.25, 0.375, 0.488])
+    assert chance_of_tree(json.loads(json.dumps(chance.tree()))) == chance and "best of 2 guessers" in chance.words
+    with pytest.raises(ValueError, match="no chance floor"):
+        chance_of_tree({**chance.tree(), "others": [[0.2]]})
 
 
 @pytest.mark.parametrize("chance", LAWS, ids=lambda chance: chance.law)
@@ -129,7 +159,7 @@ def test_a_store_without_a_floor_has_it_computed_again_where_its_task_makes_the_
     ids = [p.problem_id for p in puzzles]
     assert found("knights_and_knaves", *ids) == Chance("values", tuple(2.0 ** -len(p.names) for p in puzzles))
     assert found("aime", "1", "2") == Chance("values", (1 / 1000,) * 2)  # of any problem, wherever the rows lie
-    assert found("countdown", "2-3=5", "2-3=5 #2") == Chance("answers", (0.25, 0.25))
+    assert found("countdown", "2-3=5", "2-3=5 #2") == Chance("answers", (0.25, 0.25), ((2 / 6, 2 / 6),))
     assert found("mine", *ids) is found("knights_and_knaves", "other") is found("countdown", "other") is None
     kept = Chance("values", (0.5,))
     assert chance_of_store({"identity": {"task": "countdown"}, "chance": kept.tree()}, ["2-3=5"]) == kept

@@ -9,7 +9,7 @@ import pytest
 from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import EMPTY, OFF, THINKING, rows_file
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.policy import PromptRenderer, Tokens, load_policy
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.chat import check_options, render, variables_of
 from sage_rlvr.tasks.prompts import FORMATS
@@ -46,12 +46,12 @@ def test_an_option_of_the_template_passes():
 def test_asking_renders_with_options_and_its_identity_has_them(tmp_path: Path):
     task = task_named(rows_file(tmp_path))
     tokens = Tokens.of(byte_tokenizer(THINKING, eos_token="<|im_end|>"))
-    plain, off = Asking.of(task, tokens), Asking.of(task, tokens, options=OFF)
+    plain, off = PromptRenderer.of(task, tokens), PromptRenderer.of(task, tokens, options=OFF)
     problem = task.problems("test")[0]
     assert off(problem).text == plain(problem).text + EMPTY and off.written != plain.written
-    assert plain.written == Asking.of(task, tokens, options={}).written
+    assert plain.written == PromptRenderer.of(task, tokens, options={}).written
 
 
 def test_plain_prompts_have_no_options():
     with pytest.raises(ConfigError, match=r"plain text here.*remove enable_thinking"):
-        Asking.of(task_named("countdown"), load_policy("embedded")[1], options=OFF)
+        PromptRenderer.of(task_named("countdown"), load_policy("embedded")[1], options=OFF)

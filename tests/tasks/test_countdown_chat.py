@@ -20,12 +20,13 @@ from command import call, refused
 from sage_rlvr.contrib.audit import audit
 from sage_rlvr.contrib.audit.reference_parser import second_opinion_on_any_spelling
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import Countdown, Problem, draws, split_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.training.sft import texts_of
+from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verifiers.countdown_chat import expression_of
 
 TASK = CountdownChat({3: 0.5, 4: 0.5}, train_problems=50)
@@ -195,7 +196,7 @@ def test_the_order_of_operators_is_no_other_task() -> None:
 
 def test_it_is_asked_by_the_chat_template() -> None:
     tokens = Tokens.of(byte_tokenizer(CHATML, eos_token="<|im_end|>"))
-    asking = Asking.of(TASK, tokens)
+    asking = PromptRenderer.of(TASK, tokens)
     user = "Numbers: 3, 5, 7, 11. Target: 24. Write an expression."
     assert asking(PROBLEM).text == f"<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
     own = CountdownChat(system="Be brief.", question="Make {target} of {numbers}!")
@@ -209,7 +210,7 @@ def test_it_is_asked_by_the_chat_template() -> None:
 
 def test_a_tokenizer_without_a_chat_template_is_an_error_with_the_next_step() -> None:
     with pytest.raises(ConfigError, match="has no chat template, which task countdown_chat needs; use a chat model"):
-        Asking.of(TASK, Tokens.of(byte_tokenizer()))
+        PromptRenderer.of(TASK, Tokens.of(byte_tokenizer()))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,15 @@ def test_settings_out_of_range(changes: dict[str, object], message: str) -> None
         CountdownChat(**changes)  # type: ignore[arg-type]
 
 
+def test_distinct_draws_are_the_first_different_ones_of_the_law() -> None:
+    task = CountdownChat({4: 1.0}, max_number=7, min_target=1, max_target=20)
+    drawn = [p.problem_id for p in task.draw("test", 1, 60, "distinct")]
+    law = [p.problem_id for p in task.draw("test", 1, 200)]
+    assert len(law) > len(set(law)) and list(dict.fromkeys(law))[:60] == drawn
+    with pytest.raises(DataError, match="9999 different test problems"):
+        task.draw("test", 1, 9999, "distinct")
+
+
 def test_other_draws_are_errors() -> None:
     with pytest.raises(DataError, match="sampling 'without-replacement': countdown_chat has only iid"):
         TASK.draw("test", 0, 3, "without-replacement")
@@ -256,8 +266,8 @@ def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
         {"counts": {2: 1.0}, "operators": "+"},
         {"counts": {2: 1.0}, "max_number": 5, "max_target": 25},
         {"counts": {2: 1.0, 3: 1.0}, "operators": "*/", "max_number": 9},
-        {"counts": {3: 1.0}, "operators": "-", "max_number": 30, "max_target": 20},
-        {"counts": {4: 1.0}, "operators": "+-", "min_target": 21, "max_target": 40},
+        pytest.param({"counts": {3: 1.0}, "operators": "-", "max_number": 30, "max_target": 20}, marks=pytest.mark.slow),
+        pytest.param({"counts": {4: 1.0}, "operators": "+-", "min_target": 21, "max_target": 40}, marks=pytest.mark.slow),
         pytest.param({"counts": {5: 1.0}}, marks=pytest.mark.slow),
     ],
     ids=lambda settings_: " ".join(str(value) for value in settings_.values()),

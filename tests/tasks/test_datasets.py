@@ -42,7 +42,7 @@ def test_what_trains_is_audited_evaluated_and_verified(shape: str, tmp_path: Pat
     assert (problem.text, problem.answer) == ("1+1?", "2")
     assert next(c for c in audit(path, "boxed").checks if c.name.startswith("gold right")).good == 1
     answers = written(tmp_path / "said.jsonl", row | {"completion": r"\boxed{2}"}, row | {"completion": r"\boxed{3}"})
-    told = verify_lines(Path(answers), "boxed", "SOLUTION")
+    told = verify_lines(Path(answers), {"answer_in": "boxed", "tag": "SOLUTION"})
     assert told[-1] == "1 right, 1 wrong, 0 undecided"
     gold = said[said.index("gold:") :] if "gold:" in said else said
     assert gold in told[0] and said in audit(path, "boxed").head  # the same words from who verifies and who audits

@@ -12,20 +12,22 @@ from typing import Any
 import pytest
 
 from command import call
-from sage_rlvr import verifiers
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.contrib.audit import audit
 from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.plugins import executed
+from sage_rlvr.tasks import verifiers
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_hash
+from sage_rlvr.tasks.jsonl import RewardTask, _file_and_function, _judge, _loaded, reward_hash
 from sage_rlvr.tasks.rows import sha256_of
 from sage_rlvr.training.problems import unkeyed
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.pool import STRANGE
 
 REWARDS = """
+import os
 import time
 
 def score(completion, row):
@@ -43,6 +45,20 @@ def nan(completion, row):
 
 def nobody(completion, row):
     return None
+
+def ends(completion, row):
+    os._exit(0)
+
+def aborts(completion, row):
+    os.abort()
+
+def writes(completion, row):
+    for pipe in range(3, 32):
+        try:
+            os.write(pipe, b"{}\\n")
+        except OSError:
+            pass
+    return 1.0
 
 def hangs(completion, row):
     while True:
@@ -121,6 +137,18 @@ def test_a_reward_that_fails_in_any_way_is_a_mistake_and_never_undecided(reward:
         made()._verdict(made().problems()[0], "x", said)
 
 
+@pytest.mark.parametrize(("function", "why"), [("aborts", "worker died twice, status -6"), ("writes", STRANGE)])
+def test_a_reward_that_ends_or_disturbs_its_worker_stops_the_run_before_it_begins(function: str, why: str, made: Any) -> None:
+    said = f"reward my_rewards.py:{function}: on row 'r1' of my.jsonl and an empty completion the {why}"
+    with pytest.raises(DataError, match=said):
+        made(function).ready(lambda _: None)
+
+
+def test_os_exit_of_a_reward_is_an_exception_like_any_other(made: Any) -> None:
+    with pytest.raises(DataError, match=r"on row 'r1' of my\.jsonl it raised SystemExit: os\._exit\(0\) \(line \d+\)"):
+        made("ends").ready(lambda _: None)
+
+
 def test_a_verdict_has_a_score_also_where_mathematics_is_loaded() -> None:
     importlib.import_module("sage_rlvr.verifiers.math")
     assert Verdict("right", "graded", 0.25).reward == 0.25
@@ -146,6 +174,13 @@ def test_a_run_that_nobody_could_judge_is_not_done(steps: int, recipe: Path, cap
 def test_a_reward_that_hangs_is_undecided(made: Any) -> None:
     said = made("hangs", seconds=0.5).verify(made().problems()[0], "x")
     assert (said.label, said.reward) == ("undecided", 0.0) and said.reason.startswith("took longer")
+
+
+def test_what_a_file_offers_is_its_functions_and_no_loop_variable(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text("LIMIT = 3\nfor step in range(3):\n    total = step\nhelper = lambda c, r: 0.0\ndef pay(c, row): return 1.0\n")
+    with pytest.raises(ConfigError, match=r"defines no 'nosuch'; it has helper, pay$"):
+        _file_and_function(f"{file}:nosuch")
 
 
 @pytest.mark.slow
@@ -195,7 +230,8 @@ def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
 
 WRAPPED = """
 import functools
-from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.tasks.verifiers import VERIFIERS
+from sage_rlvr.verifiers import Verdict
 shipped = VERIFIERS["math"]
 @functools.wraps(shipped)
 def wrapped(completion, gold):
@@ -211,7 +247,7 @@ def test_a_plugins_verifier_that_wraps_one_of_the_package_is_known_by_its_file(
     path.write_text(WRAPPED)
     monkeypatch.setattr(sys, "path", [*sys.path])
     wrapped = executed(path, "wrapping").wrapped
-    assert wrapped.__module__.startswith(verifiers.__name__)  # as the package's own verifiers are
+    assert wrapped.__module__.startswith("sage_rlvr.")  # as the package's own verifiers are
     monkeypatch.setitem(verifiers.VERIFIERS._parts, name, wrapped)
     assert reward_hash(name) == sha256_of(path)
 
@@ -298,6 +334,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 import sage_rlvr
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.pool import STRANGE
 
 @dataclass(frozen=True)
 class Sum:

@@ -12,8 +12,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from sage_rlvr.config import DataConfig
+from sage_rlvr.config.tasks import task_of_data
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks import math_sets
+from sage_rlvr.tasks import TASKS, math_sets
 from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathProblem, MathTask, digest
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 
@@ -154,3 +156,21 @@ def test_the_published_rows(name: str):
     assert task.pinned and len(problems) == len({p.problem_id for p in problems}) == rows
     turns = [(p, task.form.assistant("By the above.", p.answer)) for p in problems]
     assert all(verdict.right for verdict in task.verify_all(turns))
+
+
+def test_recipes_say_whether_answers_are_read_behind_the_thinking(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"problem": "2 + 2?", "answer": "4"}\n')
+    texts = [r"<think>\boxed{4}", r"\boxed{4}", r"\boxed{5}</think>\boxed{4}", r"<r>\boxed{5}</r>\boxed{4}", r"<r>\boxed{4}"]
+    for options, right in [
+        ({}, [False, True, True, True, True]),
+        ({"in_thinking": True}, [False, False, True, False, False]),
+        ({"thinking": "r"}, [True, True, True, True, False]),
+        ({"thinking": ""}, [True, True, True, True, True]),
+    ]:
+        of_data = task_of_data(DataConfig(path=str(file), prompt="boxed", **options))
+        for task in (TASKS["jsonl"](str(file), **options), of_data):
+            problem = task.problems()[0]
+            assert [task.verify(problem, text).right for text in texts] == right
+    with pytest.raises(ConfigError, match="in_thinking: of mathematics"):
+        TASKS["jsonl"](str(file), reward="exact", in_thinking=True)

@@ -14,7 +14,7 @@ from sage_rlvr.tasks.base import NO_ANSWER, reference, verdicts
 from sage_rlvr.tasks.countdown import WORLDS, Countdown, solutions
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.prompts import SAGE
-from sage_rlvr.verifiers.answers import marked_span, span_of
+from sage_rlvr.verifiers.answers import AnswerReading, marked_span, span_of
 
 SCORE = "def score(completion, row):\n    return float(row['answer'] in completion)\n"
 
@@ -88,8 +88,9 @@ def test_the_last_mark_counts(text: str, wanted: str | None) -> None:
 
 
 def test_a_place_of_its_own() -> None:
-    assert span_of("1 of 3/4", "last_number") == ((5, 8), "") and span_of("ab", "whole") == ((0, 2), "")
-    assert span_of("<SOLUTION>5", **SAGE.reading) == (None, "answer cut off")
+    assert span_of("1 of 3/4", AnswerReading("last_number")) == ((5, 8), "")
+    assert span_of("ab", AnswerReading("whole")) == ((0, 2), "")
+    assert span_of("<SOLUTION>5", AnswerReading(**SAGE.reading)) == (None, "answer cut off")
 
 
 def test_what_has_no_reference_says_how_to_give_one(tmp_path: Path) -> None:

@@ -102,10 +102,10 @@ def test_the_other_engines_take_the_device_that_they_find(engine: Any) -> None:
         EngineConfig(name=engine, device="cpu")
 
 
-def test_a_run_is_bound_to_its_device_and_old_records_have_none(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_bound_to_its_device(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume elsewhere is refused by name like any other change; of `auto` the device that was found counts."""
     config = load_config(TrainConfig, write_recipe())
-    assert "device" not in dump(config)["engine"] and "device" not in run_facts(config)
+    assert dump(config)["engine"]["device"] is None and "device" not in run_facts(config)
     found = load_config(TrainConfig, write_recipe(), [("engine.device", "auto")])
     assert dump(found)["engine"]["device"] == "auto"
     monkeypatch.setattr(devices, "is_there", lambda kind: True)

@@ -19,8 +19,9 @@ from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.divergences import DIVERGENCES
 from sage_rlvr.core.extras import EntropyBonus
-from sage_rlvr.core.guides import Branch, Flat, Guide, Token
+from sage_rlvr.core.guides import Branch, Flat, Guide
 from sage_rlvr.core.guides.base import Banded
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS
 from sage_rlvr.core.method import Method

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from chat_policy import EMPTY, OFF, chat_policy, guided_config, rendered
-from sage_rlvr.api import train
-from sage_rlvr.config import TrainConfig, decode, dump
+from sage_rlvr.api.train import train
+from sage_rlvr.config import EngineConfig, TrainConfig, decode, dump
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models import devices
 from sage_rlvr.models.policy import load_tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_record
@@ -124,6 +125,17 @@ def test_the_setting_names_what_is_idle(monkeypatch: pytest.MonkeyPatch):
     )
     assert "7 GPUs are there and unused" in setting(device="cuda", idle=7).line and "threads" not in setting(device="cuda").line
     assert setting(trained=460_000).line.startswith("135 M parameters, 460 k of them trained, float32")
+
+
+@pytest.mark.parametrize("kind", ["large", "small", "auto", "slow"])
+def test_a_large_model_in_float32_is_told_of_the_faster_dtype(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """As `auto` decides: a large model, of a recipe in float32, on a device that multiplies in bfloat16."""
+    monkeypatch.setattr(devices, "LARGE", 100 if kind == "small" else 5)
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: kind != "slow")
+    engine = EngineConfig(dtype="auto" if kind == "auto" else "float32")
+    said = devices.faster_dtype(torch.nn.Linear(3, 3), engine)
+    assert said == ("engine.dtype: auto" if kind == "large" else "")
+    assert setting(faster=said).line.endswith("; bfloat16 is faster here (engine.dtype: auto)") == bool(said)
 
 
 def test_a_gpu_beside_a_run_on_the_cpu_is_counted(monkeypatch: pytest.MonkeyPatch):

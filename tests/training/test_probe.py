@@ -15,7 +15,7 @@ from chat_policy import chat_policy
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.counts import footprint, memory, probe
+from sage_rlvr.training.counts import footprint, memory, probe, room
 from sage_rlvr.training.counts.probe import Cost, decoding, line, survival
 from sage_rlvr.training.loop import build, train_step
 
@@ -57,7 +57,7 @@ def test_decode_steps_have_fewer_rows_as_completions_end() -> None:
 
 
 def test_what_prompts_begin_with_counts_once() -> None:
-    assert footprint.distinct([[1, 2, 3], [1, 2, 4], [1, 2, 3], [5]]) == 5
+    assert room.distinct([[1, 2, 3], [1, 2, 4], [1, 2, 3], [5]]) == 5
 
 
 def test_a_step_that_does_not_fit_names_the_setting_that_helps() -> None:
@@ -123,7 +123,7 @@ def test_a_probe_predicts_the_steps_of_this_machine(tmp_path: Path, changes: dic
 
 def test_show_and_doctor_say_what_a_step_takes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(probe, "probe", lambda config: asked.append(config.model) or cost(config=config))
+    monkeypatch.setattr(probe, "probe", lambda config, say, base: asked.append(config.model) or cost(config=config))
     for words in ("show grpo", "doctor", "doctor grpo"):
         with pytest.raises(SystemExit) as caught:
             main([*words.split(), "--model", "embedded"])
@@ -138,18 +138,18 @@ def test_show_and_doctor_say_what_a_step_takes(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_run_warns_before_its_first_step_where_a_step_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = build(config())
-    assert footprint.lacks_room(loop, 0) == ""  # a small model
-    monkeypatch.setattr(footprint, "LARGE", 1000)
-    monkeypatch.setattr(footprint, "unused_memory", lambda config: 10**12)
-    assert footprint.lacks_room(loop, 0) == ""
+    assert room.lacks_room(loop, 0) == ""  # a small model
+    monkeypatch.setattr(room, "LARGE", 1000)
+    monkeypatch.setattr(room, "unused_memory", lambda config: 10**12)
+    assert room.lacks_room(loop, 0) == ""
     state = 12 * sum(p.numel() for p in loop.policy.parameters())
-    monkeypatch.setattr(footprint, "unused_memory", lambda config: state + 1000)
-    said = footprint.lacks_room(loop, 0)
+    monkeypatch.setattr(room, "unused_memory", lambda config: state + 1000)
+    said = room.lacks_room(loop, 0)
     assert "memory: a step takes up to" in said and "a single group has no room" in said
     full = footprint.Size.of("embedded")
     prompts = [loop.ask(problem).ids for problem in loop.problems[:4]]
     assert full.numbers == state // 12 and all(prompts)
     activations = footprint.forward_pass(full, 1, 64, False).kept  # of 64 rows
-    monkeypatch.setattr(footprint, "unused_memory", lambda config: state + activations)
-    assert "set updates.micro_batch 1 or less" in footprint.lacks_room(loop, 0)
-    assert footprint.lacks_room(replace(loop, config=config(**{"updates": {"micro_batch": 1}})), 0) == ""
+    monkeypatch.setattr(room, "unused_memory", lambda config: state + activations)
+    assert "set updates.micro_batch 1 or less" in room.lacks_room(loop, 0)
+    assert room.lacks_room(replace(loop, config=config(**{"updates": {"micro_batch": 1}})), 0) == ""

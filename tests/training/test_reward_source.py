@@ -16,13 +16,13 @@ from conftest import tiny_llama
 from loop_recorded import draw_groups
 from sage_rlvr.config import OptimizerConfig, TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.recipes import locate
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import build, train, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.training.state import model_tensors
@@ -32,7 +32,7 @@ Recipe = Callable[..., Path]
 RLPR = "{name: rlpr, given: 0.5}"
 
 
-def loop_of(path: Path, *edits: tuple[str, str]) -> Loop:
+def loop_of(path: Path, *edits: tuple[str, str]) -> TrainState:
     return build(load_config(TrainConfig, path, list(edits)))
 
 
@@ -51,7 +51,7 @@ def is_expression(text: str) -> bool:
 
 
 @torch.no_grad()
-def by_hand(loop: Loop, groups: Any, initial: Any) -> Tensor:
+def by_hand(loop: TrainState, groups: Any, initial: Any) -> Tensor:
     """r of each completion of two-number problems, written out: one plain forward each, half of y* (rounded down) given."""
     texts, size = loop.tokens.texts(groups.rollout), groups.rewards.shape[1]
     found = []
@@ -76,7 +76,7 @@ def test_rewards_by_hand_before_and_after_the_policy_moves(write_recipe: Recipe,
     loop, first = loop_of(path, ("optimizer.lr", "3e-3")), loop_of(path).policy
     assert (loop.initial is None) is (debias != "initial")
     for step in range(3):
-        groups = draw_groups(loop, step).everything
+        groups = draw_groups(loop, step).first_stage
         wanted = by_hand(loop, groups, {"initial": first, "current": loop.policy, "none": None}[debias])
         torch.testing.assert_close(groups.rewards, wanted, rtol=0, atol=2e-6)
         assert groups.rewards.unique().numel() > 4 and not groups.rewards.requires_grad
@@ -96,7 +96,7 @@ def test_the_reference_is_the_initial_policy_where_it_stays(write_recipe: Recipe
 
 def test_a_completion_that_was_cut_off_earns_nothing(write_recipe: Recipe) -> None:
     loop = loop_of(write_recipe(RLPR), ("rollout.max_new_tokens", "3"))
-    groups = draw_groups(loop, 0).everything
+    groups = draw_groups(loop, 0).first_stage
     cut = ~groups.rollout.finished.reshape(4, 4)
     assert cut.any() and not groups.rewards[cut].any() and groups.support is not None and not groups.support[cut].any()
 
@@ -106,8 +106,8 @@ def test_the_filter_looks_at_the_support_and_moves_where_nothing_is_kept(write_r
     loop = loop_of(write_recipe("{name: rlpr, given: 0.5, max_refills: 1}"))
     loop.parts = {"rollout": {"std_mean": torch.tensor(9.0), "steps": torch.tensor(10)}}
     drawn = draw_groups(loop, 0)
-    assert not drawn.kept.any() and drawn.refills == 1 and drawn.everything.support is not None
-    mean = drawn.everything.support.std(dim=1, correction=0).mean()
+    assert not drawn.kept_mask.any() and drawn.refills == 1 and drawn.first_stage.support is not None
+    mean = drawn.first_stage.support.std(dim=1, correction=0).mean()
     before = {name: tensor.clone() for name, tensor in model_tensors(loop.policy).items()}
     metrics = train_step(loop, 0)
     assert all(torch.equal(before[name], tensor) for name, tensor in model_tensors(loop.policy).items())
@@ -115,8 +115,8 @@ def test_the_filter_looks_at_the_support_and_moves_where_nothing_is_kept(write_r
     assert int(loop.parts["rollout"]["steps"]) == 11 and metrics["rollout/groups_kept"] == 0
     loop.parts = {"rollout": {"std_mean": 2 * mean - 1e-6, "steps": torch.tensor(10)}}  # half of it is the bar
     kept = draw_groups(loop, 0)
-    spread = kept.everything.support.std(dim=1, correction=0)  # type: ignore[union-attr]
-    assert torch.equal(kept.kept, spread >= mean - 1e-6) and 0 < int(kept.kept.sum()) < len(spread)
+    spread = kept.first_stage.support.std(dim=1, correction=0)  # type: ignore[union-attr]
+    assert torch.equal(kept.kept_mask, spread >= mean - 1e-6) and 0 < int(kept.kept_mask.sum()) < len(spread)
 
 
 def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None
     torch.manual_seed(0)
     model = tiny_llama(vocab_size=len(tokens.tokenizer), max_position_embeddings=576, initializer_range=0.05)
     told = [(puzzle, task.worked(puzzle)) for puzzle in task.problems("train")]
-    batch, optimizer = texts_of(told, Asking.of(task, tokens)), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
+    batch, optimizer = texts_of(told, PromptRenderer.of(task, tokens)), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
     for step in range(200):
         if sft_step(model, optimizer, batch, step)["loss"] < 0.02:
             break

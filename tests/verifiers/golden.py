@@ -22,7 +22,7 @@ from sage_rlvr.contrib.tasks.repair import Broken, Repair
 from sage_rlvr.contrib.tasks.word_problems.story import read, story_of
 from sage_rlvr.tasks.countdown import Problem
 from sage_rlvr.verifiers import Verdict, countdown, countdown_chat, knights_and_knaves
-from sage_rlvr.verifiers.answers import extract
+from sage_rlvr.verifiers.answers import AnswerReading, extract
 from sage_rlvr.verifiers.exact import canonical, verify_exact
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.math import verify_math
@@ -101,7 +101,7 @@ class _SameText:
 
 
 def _gym(completion: str, gold: str, reading: dict[str, Any]) -> Result:
-    answer, why = extract(completion, **reading)
+    answer, why = extract(completion, AnswerReading(**reading))
     if answer is None:
         return ["wrong", why]
     try:

@@ -59,6 +59,8 @@ def _all() -> Iterator[tuple[str, Case]]:
 
 
 def _mathematics() -> Iterator[tuple[str, Case]]:
+    yield from (("math", [text, "4", reading]) for text, reading, _ in test_math.THOUGHT)
+    yield from (("math,answer", [text, reading]) for text, reading, _ in test_math.THOUGHT)
     for answer, gold in _of_tests():
         if len(answer) + len(gold) <= 400:
             yield "math", [rf"so $\boxed{{{answer}}}$", gold, {}]
@@ -742,3 +744,5 @@ def _gym() -> Iterator[list[Any]]:
             ({"answer_in": "boxed"}, {"answer_in": "tag", "tag": "answer"}, {"answer_in": "tag", "tag": "answer", "closed": False})
         )
         yield [text, gold, reading]
+    for text in (r"<think>\boxed{42}", r"<think>\boxed{41}</think> \boxed{42}", r"<think>\boxed{42}</think>"):
+        yield [text, "42", {"answer_in": "boxed"}]

@@ -172,9 +172,9 @@ def test_division_by_zero_has_its_own_reason():
     ],
 )
 def test_hostile_text_is_only_text(text):
-    started = time.perf_counter()
+    started = time.process_time()  # of this process: a loaded machine is no slower by it
     assert not judge((3, 5), 8, text).right
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_what_is_not_text_is_wrong():

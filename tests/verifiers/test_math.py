@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import (
     MAX_ANSWER,
     MAX_COMPLETION,
     MAX_DEPTH,
     MAX_DIGITS,
+    AnswerReading,
     last_box,
     last_number,
     last_tag,
+    span_of,
 )
 from sage_rlvr.verifiers.math import verify_math
 from verifiers.math_common import boxed
@@ -56,6 +61,47 @@ EQUAL = [  # answer, gold
     (r"L_{\odot}I_0", r"I_{0}L_{\odot}"),
     (r"\sqrt2\lambda_{\mathrm{red}}/2", r"\lambda_{\text{red}}/\sqrt{2}"),
     ("-1./3", r"\frac{-1}{3}"),
+    (r"{5 \choose 2}", "10"),
+    (r"5 \choose 2", r"\binom{5}{2}"),
+    (r"{1+2 \over 6}", "1/2"),  # the whole group stands over the 6
+    ("42\\ ", "42"),
+    (r"42\>", "42"),
+    ("\u0661\u0662", "12"),  # Arabic-Indic
+    ("\u0967\u0968", "12"),  # Devanagari
+    ("\u0663\u066b\u0665", "3.5"),
+    ("\u0661\u066c\u0662\u0660\u0660", "1200"),
+    (r"3 \text{ to } 4", "3:4"),
+    ("3 to 4 to 5", "3:4:5"),
+    ("]2,5[", "(2,5)"),
+    (r"\left]2;5\right]", "(2,5]"),
+    (r"]-\infty,2[\cup]3,5]", r"(-\infty,2)\cup(3,5]"),
+    ("f(x)=2x+1", "y=2x+1"),
+    ("y=t^2", "g(t)=t^2"),
+    (r"42 \checkmark", "42"),
+    (r"x+1\ \blacksquare", "1+x"),
+    ("42 \u2705", "42"),
+    ("pi/3", r"\frac{\pi}{3}"),
+    ("-2*pi", r"-2\pi"),
+    ("2pi", r"2\pi"),
+    ("x**2/2", r"\frac{x^2}{2}"),
+    ("2**(1/3)", r"\sqrt[3]{2}"),
+    ("x**-2", "1/x^2"),
+    ("sqrt 2", r"\sqrt{2}"),
+    ("sqrt(x^2+(y-1)^2)", r"\sqrt{x^2+(y-1)^2}"),
+    ("4*cos(x)**2", r"4\cos^2 x"),
+    ("sin(pi/4)", r"\frac{\sqrt{2}}{2}"),
+    ("exp(-2x)", "e^{-2x}"),
+    ("ln(2)", r"\ln 2"),
+    ("log2(8)", "3"),
+    ("binomial(5,2)", "10"),
+    ("abs(-3)", "3"),
+    ("floor(2.5)", "2"),
+    ("(-oo, 3]", r"(-\infty,3]"),
+    ("(-inf,1) U (2,infinity)", r"(-\infty,1)\cup(2,\infty)"),
+    ("theta/2", r"\frac{\theta}{2}"),
+    ("tan", r"\text{tan}"),  # a color
+    ("gamma rays", "Gamma rays"),
+    ("5 min", r"5\text{ minutes}"),
 ]
 
 DIFFERENT = [  # answer, gold, reason
@@ -79,6 +125,21 @@ DIFFERENT = [  # answer, gold, reason
     ("__import__('os').getpid()", "5", "answer cannot be parsed"),
     ("\x00", "5", "answer cannot be parsed"),
     ("\ud800", "5", "answer cannot be parsed"),
+    ("The answer is 25", "25", "answer cannot be parsed"),  # a sentence, and no box
+    (r"{6 \choose 2}", "10", "value"),
+    (r"1+2 \over 6", "4/3", "value"),
+    ("3 to 5", "3:4", "ratio"),
+    ("]2,5[", "[2,5]", "value"),
+    ("]2,5]", "[2,5]", "value"),
+    ("f(x)=2x+2", "y=2x+1", "value"),
+    ("f(t)=2t+1", "y=2x+1", "value"),
+    ("f(5)=5", "y=5", "value"),
+    (r"42 \checkmark", "43", "value"),
+    ("\u0661\u0663", "12", "value"),
+    ("3*pi", r"2\pi", "value"),
+    ("x**2", "x^3", "value"),
+    ("p*i", r"\pi", "value"),
+    ("pi", "3.14", "value"),
 ]
 
 UNDECIDED = [  # answer, gold, reason
@@ -91,6 +152,10 @@ UNDECIDED = [  # answer, gold, reason
     ("AB", "BA", "order of letters"),
     (r"25^\circ\text{C}", r"77^\circ\text{F}", "unit"),
     ("nan", "nan", "gold is not a number"),
+    ("3 to 4", "3/4", "a ratio or a range"),
+    ("6 to 8", "3 to 4", "a ratio or a range"),
+    ("3 to 30", "3:30", "a ratio or a range"),
+    ("2", "erf(2)", "unknown name erf"),
     ("(" * 41 + "1" + ")" * 41, "1", f"brackets nested deeper than {MAX_DEPTH}"),
     ("1" * (MAX_ANSWER + 1), "5", f"answer of more than {MAX_ANSWER} characters"),
     ("5", "1" * (MAX_ANSWER + 1), f"gold of more than {MAX_ANSWER} characters"),
@@ -199,7 +264,7 @@ def test_what_cannot_be_decided_is_neither_right_nor_wrong(answer: str, gold: st
         (r"\boxed{42}. Check: 42 - 25 = 17.", "last_number", "wrong", "value"),  # what was asked for, and nothing else
         ("The answer is forty-two.", "last_number", "wrong", "no answer"),
         (" $42$ ", "whole", "right", "right"),
-        ("The answer is 42.", "whole", "wrong", "value"),
+        ("The answer is 42.", "whole", "wrong", "answer cannot be parsed"),
         ("The answer is 42.", "stated", "right", "right"),
         ("Work. #### 42", "stated", "right", "right"),
         ("**Answer:** $42$", "stated", "right", "right"),
@@ -222,6 +287,66 @@ def test_the_answer_is_taken_from_the_place_that_was_asked_for(completion, answe
 def test_a_tag_of_another_name_and_one_whose_end_the_sampler_drops():
     assert verify_math("<answer>3", "3", answer_in="tag", tag="answer", closed=False).right
     assert verify_math("<SOLUTION>3</SOLUTION>", "3", answer_in="tag", tag="answer").reason == "no answer"
+
+
+THOUGHT = [  # completion, options, whether 4 is the answer
+    (r"<think>maybe \boxed{4}", {}, False),
+    (r"<think>maybe \boxed{4}</think> so", {}, False),
+    (r"<think>maybe \boxed{5}</think> \boxed{4}", {}, True),
+    (r"maybe \boxed{5}</think> \boxed{4}", {}, True),
+    (r"<think>a</think> b <think>c</think> \boxed{4}", {}, True),
+    (r"<think>a</think> \boxed{4} <think>but", {}, False),
+    (r"maybe \boxed{4}", {}, True),
+    (r"maybe \boxed{4}", {"in_thinking": True}, False),
+    (r"maybe \boxed{5}</think> \boxed{4}", {"in_thinking": True}, True),
+    (r"<think>maybe \boxed{4}", {"thinking": ""}, True),
+    (r"<thinking>maybe \boxed{4}", {}, False),
+    (r"<reasoning>maybe \boxed{4}", {}, False),
+    (r"<reasoning>maybe \boxed{5}</reasoning> \boxed{4}", {}, True),
+    (r"[THINK]maybe \boxed{4}", {}, False),
+    (r"[THINK]maybe \boxed{5}[/THINK]\boxed{4}", {}, True),
+    (r"<|channel|>analysis<|message|>maybe \boxed{4}", {}, False),
+    (r"<|channel|>analysis<|message|>a<|channel|>analysis<|message|>\boxed{5}<|channel|>final<|message|>\boxed{4}", {}, True),
+    (r"<think>the tag <think> is mine</think> \boxed{4}", {}, True),  # a text may speak of a mark
+    (r"<think> <think> maybe \boxed{5}</think> \boxed{4}", {}, True),
+    (r"<think>a</think> \boxed{4} <reasoning>because</reasoning>", {}, True),
+    (r"<think>a</think> then the <thought> that \boxed{4}", {}, True),
+    (r"the <thought> of \boxed{5}</think> \boxed{4}", {}, True),
+    (r"<think>I may write </reasoning> or \boxed{4}", {}, False),
+    (r"to [think] of \boxed{4}", {}, True),  # the case counts: no model's mark
+    (r"abc <think> abc</think> \boxed{4}", {"in_thinking": True}, True),
+    (r"<think>a <think>b</think> \boxed{5}</think> \boxed{4}", {}, True),
+    (r"<think>I may use <reasoning> or \boxed{5}</think> \boxed{4}", {}, True),
+    (r"<think>a</think> \boxed{4}", {"in_thinking": True}, True),
+    (r"<think>maybe \boxed{4}", {"thinking": "<think>"}, False),
+    (r"[r]maybe \boxed{4}", {"thinking": "[r]"}, False),
+    (r"<reasoning>maybe \boxed{4}", {"thinking": "r"}, True),
+    (r"<reasoning>maybe \boxed{4}", {"thinking": "reasoning"}, False),
+    (r"<reasoning>5</reasoning>\boxed{4}", {"thinking": "reasoning"}, True),
+    ("<think>it is 4", {"answer_in": "last_number"}, False),
+    ("<think>the answer is 4", {"answer_in": "stated"}, False),
+    ("<think><SOLUTION>4</SOLUTION>", {"answer_in": "tag"}, False),
+    ("<think>the answer is 4", {"answer_in": "anywhere"}, False),
+    ("<think>5</think> The answer is $4$.", {"answer_in": "anywhere"}, True),
+]
+
+
+@pytest.mark.parametrize(("completion", "options", "right"), THOUGHT)
+def test_answers_are_read_behind_the_thinking(completion: str, options: dict[str, Any], right: bool):
+    assert verify_math(completion, "4", **options).right is right
+    span, why = span_of(completion, AnswerReading(**options))
+    if right:
+        assert span is not None and "4" in completion[slice(*span)] and "5" not in completion[slice(*span)]
+    else:
+        assert span is None and Verdict("wrong", why).unanswered
+
+
+@pytest.mark.parametrize("thinking", ["a b", "<>", "think>>", "<think></think>"])
+def test_a_tag_that_can_never_match_is_refused(thinking: str):
+    with pytest.raises(ConfigError, match=r"thinking: .* is no tag; write its name, such as think"):
+        verify_math(r"\boxed{4}", "4", thinking=thinking)
+    with pytest.raises(ConfigError, match="is no tag"):
+        FORMATS["boxed"].read_at(None, thinking=thinking)
 
 
 def test_the_last_outermost_box_counts():

@@ -80,6 +80,22 @@ REPORTED_EQUAL = [  # found from outside: called wrong or undecided before
     ("(B) 12", "B"),
     ("S_n = 2n", "2n"),
     ("2^{10}", "1024"),
+    ("2**3**2", "512"),
+    ("2^3^2", "512"),
+    ("x**(y+1)**2", "x^{(y+1)^2}"),
+    ("cos pi", "-1"),
+    ("2 cos pi", "-2"),
+    ("arctan 1", r"\frac{\pi}{4}"),
+    ("sinx", r"\sin x"),
+    ("x lnx - x", r"x \ln x - x"),
+    ("cosx+sinx", r"\cos x+\sin x"),
+    ("exp 2", "e^2"),
+    ("exp -1", "e^{-1}"),
+    ("sec x", r"\sec x"),
+    ("cos theta", r"\cos\theta"),
+    ("yx", "xy"),
+    ("pqr", "rqp"),
+    ("ba", r"a \cdot b"),
 ]
 
 REPORTED_DOUBTFUL = [  # a word, a sign or a second reading leaves doubt: neither right nor wrong
@@ -108,6 +124,9 @@ REPORTED_DOUBTFUL = [  # a word, a sign or a second reading leaves doubt: neithe
     ("(A) is wrong", "A"),
     (r"\text{none}", "0"),
     (r"\text{Al or Bo}", r"\text{Al and Bo}"),
+    ("aba", "aab"),
+    ("cat", "act"),
+    ("kx", "xk"),
 ]
 
 REPORTED_DIFFERENT = [  # found from outside: called right before
@@ -160,6 +179,15 @@ REPORTED_DIFFERENT = [  # found from outside: called right before
     (r"12\text{ or more}", "12"),
     (r"3\text{ half-dollars}", r"3\text{ dollars}"),
     (r"1\text{ ton}", r"0.90718474\text{ ton}"),
+    ("2**3**2", "64"),
+    ("2^3^2", "64"),
+    ("neo", "one"),
+    ("on", "no"),
+    ("xis", "six"),
+    ("ow t", "two"),
+    (r"\{neo, 2\}", r"\{one, 2\}"),
+    ("(on, 1)", "(no, 1)"),
+    ("cost", r"\cos t"),
 ]
 
 EQUATIONS = [  # no name on the left, so that the other side is not what they say
@@ -170,6 +198,61 @@ EQUATIONS = [  # no name on the left, so that the other side is not what they sa
     ("-x=3", "3"),
     ("a+b+c=10", "10"),
 ]
+
+
+NOTATION = [  # answer, gold, label: one thing in two notations
+    ("60 miles per hour", "60 mph", "right"),
+    ("60 kilometers per hour", "60 km/h", "right"),
+    ("3 meters per second", "3 m/s", "right"),
+    ("60 meters per hour", "60 km/h", "wrong"),
+    ("–7", "-7", "right"),
+    ("(–1, –2)", "(-1, -2)", "right"),
+    ("‑7", "-7", "right"),
+    ("–7", "7", "wrong"),
+    ("does not exist", "DNE", "right"),
+    ("5", "DNE", "wrong"),
+    ("sinxcosx", r"\sin x\cos x", "right"),
+    ("kpi", r"k\pi", "right"),
+    (r"\phi", r"\varphi", "right"),
+    (r"2\phi", r"\varphi+\phi", "wrong"),
+    ("2**0.5", r"\sqrt2", "right"),
+    ("x^{-0.5}", r"\frac{1}{\sqrt{x}}", "right"),
+    ("x^{0.5y}", r"\sqrt{x}y", "wrong"),
+]
+
+
+@pytest.mark.parametrize("answer, gold, label", NOTATION)
+def test_one_thing_in_two_notations(answer: str, gold: str, label: str):
+    for one, other in ((answer, gold), (gold, answer)):
+        assert verify_math(boxed(one), other).label == label
+
+
+NAMES = [  # answer, gold, label: of letters with a capital, the order counts, and the case of the whole does not
+    ("Amy", "May", "wrong"),
+    ("Tim", "Mit", "wrong"),
+    ("Al", "La", "wrong"),
+    ("(Amy, Bo)", "(May, Bo)", "wrong"),
+    ("No", "On", "wrong"),
+    ("red", "Der", "wrong"),
+    ("Co", "OC", "wrong"),
+    ("Na", "An", "wrong"),
+    ("Eve", "eve", "right"),
+    ("Eve", "EVE", "right"),
+    ("Amy", "AMY", "right"),
+    ("Al", "AL", "right"),
+    ("nRT", "RTn", "undecided"),
+    ("cbd", "DBC", "undecided"),
+    ("Ab", "bA", "undecided"),
+    ("PV=nRT", "nRT=PV", "right"),
+    ("Ax+By", "By+Ax", "right"),
+    ("CD/AB", r"\frac{CD}{AB}", "right"),
+]
+
+
+@pytest.mark.parametrize("answer, gold, label", NAMES)
+def test_letters_of_a_name_are_no_factors(answer: str, gold: str, label: str):
+    for one, other in ((answer, gold), (gold, answer)):
+        assert verify_math(boxed(one), other).label == label
 
 
 @pytest.mark.slow

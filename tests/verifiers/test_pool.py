@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +19,8 @@ import pytest
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import pool as pool_module
 from sage_rlvr.verifiers.math import verify_math
-from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.pool import Pool, _verdict_of, _waited
+from sage_rlvr.verifiers.verdict import Verdict
 
 HOSTILE = """
 import os, signal, sys, time
@@ -29,6 +32,8 @@ def judge(kind, gold, *, note=""):
         9 ** 9 ** 9 ** 9  # in C, where no Python signal handler ever runs
     if kind == "sleep":
         time.sleep(60)
+    if kind == "nap":
+        time.sleep(1)
     if kind == "raise":
         raise ValueError("\\ud800")
     if kind == "exit":
@@ -37,7 +42,7 @@ def judge(kind, gold, *, note=""):
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "die once" and not os.path.exists(gold):
         open(gold, "w").close()
-        os._exit(7)
+        os.abort()
     if kind == "memory":
         return bytearray(1 << 40)
     if kind == "hidden":
@@ -46,6 +51,17 @@ def judge(kind, gold, *, note=""):
         except MemoryError:
             pass
         return Verdict("wrong", "hidden")
+    if kind == "fork":
+        os.fork()
+        return Verdict("right", "one")
+    if kind in ("pays itself", "rubbish"):
+        line = '{"label": "right", "reason": "", "score": 100.0, "full": false}' if kind == "pays itself" else "{}"
+        for pipe in range(3, 32):
+            try:
+                os.write(pipe, line.encode() + b"\\n")
+            except OSError:
+                pass
+        return Verdict("wrong", "honest")
     if kind == "pid":
         return Verdict("right", str(os.getpid()))
     return Verdict("right" if kind == gold else "wrong", note)
@@ -70,6 +86,17 @@ def gone(pid: int) -> bool:
 
 def pairs(verdicts):
     return [(verdict.label, verdict.reason) for verdict in verdicts]
+
+
+def test_what_a_worker_waits_for_a_core_does_not_count(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Pool(1, 0.3, function=hostile) as pool:
+        assert pool.verify([("nap", "")])[0].reason == "took longer than 0.3 s"
+        monkeypatch.setattr("sage_rlvr.verifiers.pool._waited", lambda pid: time.monotonic())  # as if it waited all the time
+        assert pool.verify([("nap", "")])[0].label == "wrong"
+    monkeypatch.undo()
+    before = _waited(os.getpid())
+    time.sleep(0.3)
+    assert 0 <= _waited(os.getpid()) - before < 0.3  # asleep is not waiting
 
 
 @pytest.mark.slow
@@ -176,6 +203,50 @@ def test_every_item_has_its_verdict_whatever_the_others_do(hostile: str, tmp_pat
         ("undecided", "needed more than 1024 MB"),
         ("right", "n"),
     ]
+
+
+def test_what_is_written_into_the_pipe_answers_nothing(hostile: str):
+    kinds = ["pays itself", "a", "rubbish", "b", "fork", "a", "fork", "b"]
+    with Pool(1, function=hostile) as pool:
+        assert pairs(pool.verify([(kind, "a") for kind in kinds])) == [
+            ("undecided", pool_module.STRANGE), ("right", ""), ("undecided", pool_module.STRANGE), ("wrong", ""),
+            ("right", "one"), ("right", ""), ("right", "one"), ("wrong", ""),
+        ]  # fmt: skip
+
+
+def test_a_module_that_forks_when_it_is_imported_answers_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "forks_at_import.py").write_text(f"import os\nos.fork()\n{HOSTILE}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Pool(1, function="forks_at_import:judge") as pool:
+        assert pairs(pool.verify([("a", "a"), ("b", "a"), ("a", "a")])) == [("right", ""), ("wrong", ""), ("right", "")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups here")
+def test_a_worker_whose_parent_was_killed_ends_while_it_imports(tmp_path: Path):
+    """And so does what it started."""
+    (tmp_path / "hangs.py").write_text(
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "open('pids', 'w').write(f'{os.getpid()} {child.pid}\\n')\n"
+        "time.sleep(600)\n"
+    )
+    code = f"import sys; sys.path[:0] = {sys.path!r} + ['.']\nfrom sage_rlvr.verifiers.pool import Pool\n"
+    code += "Pool(1, function='hangs:f').verify([('a', 'a')])"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    pids = tmp_path / "pids"
+    for _ in range(600):
+        if pids.exists() and pids.read_text().endswith("\n"):
+            break
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    left = list(map(int, pids.read_text().split()))
+    for _ in range(300):
+        if all(map(gone, left)):
+            break
+        time.sleep(0.1)
+    assert all(map(gone, left))
 
 
 @pytest.mark.slow
@@ -326,3 +397,12 @@ def test_a_forked_child_opens_a_pool_of_its_own(hostile: str):
             os._exit(0 if childs != parents else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert int(pool.verify([("pid", "")])[0].reason) == parents  # the child has not touched ours
+
+
+def test_an_answer_that_is_no_verdict_is_none() -> None:
+    """The function's own code may have written it; the worker is then replaced and the completion undecided."""
+    good = {"label": "right", "reason": "equal", "score": None, "full": False}
+    assert _verdict_of(good) == Verdict("right", "equal")
+    for change in ({"label": "paid"}, {"label": 1}, {"reason": None}, {"score": "1"}, {"score": math.nan}):
+        assert _verdict_of(good | change) is None
+    assert all(_verdict_of({name: good[name] for name in good if name != left}) is None for left in good)

@@ -23,7 +23,7 @@ LENGTH = 24
 
 def logps_of(model: Any, tokens: Tokens, prompt: Sequence[int], rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """The model's log-probs of each row's tokens behind the prompt, nats, by the scorer."""
-    ids = pad_sequence([torch.tensor(list(row)) for row in rows], batch_first=True, padding_value=tokens.pad_id)
+    ids = pad_sequence([torch.tensor(list(row), dtype=torch.long) for row in rows], batch_first=True, padding_value=tokens.pad_id)
     mask = torch.arange(ids.shape[1])[None] < torch.tensor([[len(row)] for row in rows])
     with torch.no_grad():
         found = score(model, [list(prompt)], ids, mask, torch.zeros(len(rows), dtype=torch.long)).logps

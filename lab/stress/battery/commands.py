@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+
+from sage_rlvr.evaluation.store import SampleStore
 
 Made = Callable[[Path, str], dict[str, str]]
 CLOCK = re.compile(
@@ -60,19 +61,15 @@ def _text(path: Path) -> str:
 
 
 def _store(path: Path) -> str:
-    with sqlite3.connect(path) as db:
-        rows = db.execute(
-            "select problem, sample, seed, finish, text, token_ids, rollout_logps, verdict, answer "
-            "from samples join verdicts using (id) order by problem, sample, pass"
-        ).fetchall()
-    return f"{len(rows)}:{digest(rows)}"
+    with SampleStore.open(path.parent) as store:
+        return f"{len(store.table(('problem',)))}:{store.digest()}"
 
 
 KINDS: dict[str, Callable[[Path], str]] = {
     "policy/*.safetensors": _weights,
     "metrics.jsonl": _rows,
     "*.npz": _record,
-    "store.sqlite": _store,
+    "store.json": _store,
     "summary.json": _tree,
     "*.md": _text,
     "*.html": _text,

@@ -92,7 +92,8 @@ READERS: dict[str, tuple[Command, ...]] = {
     "run/checkpoints/step-000006": (MORE,),
     "run/checkpoints": (MORE,),
     "run/policy": (EVAL, MORE),
-    "store/store.sqlite": (READ, TOP_UP, STORE_PAGE),
+    "store/store.json": (READ, TOP_UP, STORE_PAGE),
+    "store/samples/*.parquet": (READ, TOP_UP, STORE_PAGE),
     "store.parquet": (Command(("samples", "new", "--from-parquet", "store.parquet"), under("new")),),
     "lm_eval.jsonl": (HARNESS,),
     "harness/results_2026-01-01T00-00-00.json": (RESULTS,),
@@ -104,7 +105,7 @@ READERS: dict[str, tuple[Command, ...]] = {
     "sweep/runs/grpo-s0/metrics.jsonl": (ARMS_PAGE,),
     "stored/summary.json": KEPT,
 }  # fmt: skip
-SEALED = ("run/checkpoints", "evaluation-test.npz", "evaluations/")
+SEALED = ("run/checkpoints", "evaluation-test.npz", "evaluations/", "store/")
 
 
 def _values(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -268,7 +269,8 @@ class Case:
 
 def there(ready: Path) -> dict[str, tuple[Command, ...]]:
     """The files of `READERS` that a world has."""
-    return {file: readers for file, readers in READERS.items() if (ready / file).exists()}
+    found = {pattern: sorted(ready.glob(pattern)) for pattern in READERS}
+    return {str(file.relative_to(ready)): READERS[pattern] for pattern, files in found.items() for file in files}
 
 
 def cases(ready: Path, count: int, seed: int) -> list[Case]:
@@ -283,7 +285,7 @@ def cases(ready: Path, count: int, seed: int) -> list[Case]:
     files = [file for file in there(ready) if not (ready / file).is_dir()]
     while len(found) < count:
         file = chance.choice(files)
-        found.append(Case(file, chance.choice(OFTEN), chance.choice(READERS[file])))
+        found.append(Case(file, chance.choice(OFTEN), chance.choice(there(ready)[file])))
     return found[:count]
 
 
@@ -377,6 +379,6 @@ def kind_of(file: str) -> str:
         parts[0]
         if len(parts) == 1
         else "/".join(parts[:2])
-        if parts[1] in ("checkpoints", "policy")
+        if parts[1] in ("checkpoints", "policy", "samples")
         else "/".join(parts[:1] + parts[-1:])
     )

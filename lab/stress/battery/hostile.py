@@ -16,7 +16,8 @@ from typing import Any
 
 from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.countdown import Problem, solutions, verify
-from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.tasks.verifiers import VERIFIERS
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import conclusion
 from sage_rlvr.verifiers.pool import Pool
 

@@ -22,7 +22,8 @@ from lab.theory.measured import measured_gradient, unchecked_anchor
 from lab.theory.tree import TokenTree
 from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.guides import Branch, Flat, Guide, Token
+from sage_rlvr.core.guides import Branch, Flat, Guide
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any, Literal
 
 from lab.studies.anchor.expectations import Linear
-from sage_rlvr.core.guides import Branch, Flat, Guide, Random, Token, is_flat
+from sage_rlvr.core.guides import Branch, Flat, Guide, is_flat
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.method import Method
 from sage_rlvr.methods import dr_grpo, grpo, rloo
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from lab.studies.guides.figures import Curve, guides_figure
 from lab.studies.pages import remade
-from sage_rlvr.results.summary_io import plain
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.runs import writing
-from sage_rlvr.stats.comparison import signed
+from sage_rlvr.verdicts.stats.paired import signed
+from sage_rlvr.verdicts.summary_io import plain
 
 if TYPE_CHECKING:
     from lab.studies.guides.rows import GuideLabResult, GuideRow, SignalRow
-    from sage_rlvr.stats.intervals import Interval
+    from sage_rlvr.verdicts.stats.intervals import Interval
 
 SHOWN_BUDGET = 0.1
 PICTURE = "guides.png"

@@ -52,8 +52,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.stats.intervals import Interval, column_intervals
 from sage_rlvr.training.reference import check_vocabularies
+from sage_rlvr.verdicts.stats.intervals import Interval, column_intervals
 
 K = 256
 EPS = 1 / K

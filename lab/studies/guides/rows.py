@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lab.studies.guides.signals import Kind
-from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.intervals import Interval
 
 
 class Head(NamedTuple):

@@ -15,7 +15,10 @@ from scipy.stats import rankdata
 
 from lab.studies.guides.completions import Atoms
 from lab.theory.reweighting import Floats
-from sage_rlvr.core.guides import Branch, Guide, Random, Rarity, Token
+from sage_rlvr.core.guides import Branch, Guide
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.rarity import Rarity
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.keys import Key
 
 Kind = Literal["paper", "policy", "reference", "rewards", "control", "oracle"]

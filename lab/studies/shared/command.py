@@ -30,7 +30,7 @@ from sage_rlvr.render.style import BLUE, INK, MUTED, RC, RED, looks, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
-from sage_rlvr.stats.intervals import seed_interval
+from sage_rlvr.verdicts.stats.intervals import seed_interval
 
 SHOWN = (0, 1, 3, 4, 7, 9)
 """Arms of the picture, by their place."""

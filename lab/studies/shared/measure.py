@@ -25,8 +25,8 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.runs import writing
 from sage_rlvr.safe_io import read_text
-from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.stats.passk import exact_pass_at_k
 
 WORLDS = 3
 GROUP, GROUPS, STEPS, RATE = 16, 4, 250, 0.05

@@ -25,8 +25,10 @@ from lab.studies.anchor.expectations import (
 )
 from lab.studies.anchor.variances import NO_BASELINE, variances
 from lab.tests.studies.anchor_common import BRANCH, WORLD, disturbed, rows_of
-from sage_rlvr.core.guides import Flat, Random, Token
+from sage_rlvr.core.guides import Flat
 from sage_rlvr.core.guides.base import Banded
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, shape
 from sage_rlvr.core.signals import Batch, Signals

@@ -16,7 +16,8 @@ from lab.studies.guides.measure import Lab, choose, fitted, run_guide_lab
 from lab.studies.guides.rows import Head
 from lab.studies.guides.signals import FAMILIES, auc, capped, first, likelier_share, percentile, placebo
 from lab.theory.reweighting import tilted
-from sage_rlvr.core.guides import Branch, Rarity
+from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.enumeration.completions import enumerate_completions

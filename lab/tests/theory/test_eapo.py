@@ -11,7 +11,8 @@ import torch
 from lab.theory import TokenTree
 from sage_rlvr.contrib.methods.eapo import Eapo, eapo
 from sage_rlvr.core import FixedBudget, GroupCentered, Key, Method
-from sage_rlvr.core.extras import PlaceboWeight, TokenWeight
+from sage_rlvr.core.extras import TokenWeight
+from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 
 TREE = TokenTree.full(2, 2)
 CERTAIN, UNCERTAIN = [2.0, 0.0], [0.3, 0.0]  # at the first token, and at the second whatever the first was

@@ -27,7 +27,7 @@ from sage_rlvr.core import (
     Method,
     Token,
 )
-from sage_rlvr.core.guides import Rarity
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import CancellingGuide, ConfigError
 
@@ -262,7 +262,7 @@ def test_the_map_has_every_combination_once_and_agrees_with_its_claims(rows):
         == len(rows)
         == len(MAP_GUIDES) * len(TERMS) * 2
     )
-    still = {"Flat", "Token", "Rarity", "Branch", "Branch * Token"}
+    still = {"Flat", "Token", "Rarity", "Branch", "Place(first 1)", "Branch * Token"}
     for row in rows:
         assert row.status in ("runs", "warns", "refused") and row.effect
         if row.gap is None:
@@ -296,7 +296,7 @@ def test_the_table_names_every_combination_once_and_groups_what_is_alike(rows):
         named += itertools.product(guides, terms.split(", "), [placement])
     assert sorted(named) == sorted((row.guide, row.estimator, row.placement) for row in rows)
     assert any(
-        line[:4] == ["Branch", "k2, straight_through, k3_is, exact reverse", "loss", "refused"] for line in cells
+        line[:4] == ["Branch, Place(first 1)", "k2, straight_through, k3_is, exact reverse", "loss", "refused"] for line in cells
     )
 
 

@@ -181,7 +181,7 @@ def test_of_a_percentile_under_an_unbiased_loss_nothing_is_left(estimator):
     lower one of two in five tokens, so that no row moves the 20th percentile from it."""
     left = {}
     for name in (estimator, "k3"):
-        anchors = [unchecked_anchor(beta=1.0, guide=g, estimator=name) for g in (Branch("p20", 1.5, q_max=2.0), Flat())]
+        anchors = [unchecked_anchor(beta=1.0, guide=g, estimator=name) for g in (Branch("p20", ratio=1.5, q_max=2.0), Flat())]
         shaped, plain = (measured_gradient(anchor, *HERE, rows=64, draws=30).gradient for anchor in anchors)
         left[name] = gap(shaped, plain)
     assert left["k3"] > 0.2 and left[estimator] < 1e-6

@@ -39,7 +39,7 @@ from sage_rlvr.core import (
     Token,
     TokenMean,
 )
-from sage_rlvr.core.advantages import Seen
+from sage_rlvr.core.advantages import GroupSignals
 from sage_rlvr.core.extras import EntropyBonus, Extra, TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
@@ -97,7 +97,7 @@ METHODS = {
     "token": sage(grpo(beta=0.3), STILL_TOKEN),
     "token under k2": sage(dr_grpo(beta=0.3, estimator="k2"), STILL_TOKEN),
     "token in the reward": sage(rloo(beta=0.3), STILL_TOKEN),
-    "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.5, 0.8)),
+    "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.5, ratio=0.8)),
     "plan": replace(grpo(beta=0.3), rollout=Mixed()),
     "plan, centered": replace(dr_grpo(beta=0.3), rollout=Mixed()),
     "transform": replace(grpo(beta=0.3), extras=(Shorter(),)),
@@ -175,7 +175,7 @@ def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(bonus_on
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
     method = METHODS_ALL["outcome_counts"](bonus=0.6, bonus_on=bonus_on, beta=0.3)
     (part,), one = method.extras, torch.ones(1, 1)
-    seen = [Seen(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
+    seen = [GroupSignals(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
     counts = part.start()
     for answered in [seen[0]] * 100 + [seen[1]] * 4:
         counts = part.learn(one, answered, counts)

@@ -18,7 +18,7 @@ from lab.theory.measured import measured_gradient
 from lab.theory.tree import TokenTree
 from sage_rlvr.core import Anchor, FixedBudget, Flat, Guide, Key, Method, Placebo
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.guides import Rarity
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.surrogates import Clip
 
@@ -89,7 +89,7 @@ def test_the_listing_of_batches_and_permutations_is_the_gradient_of_the_kl():
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_centered_placebo_pays_nothing_in_expectation(name, within):
     """To float32, whatever the batch: the gradient is that of the KL alone, and so is what the anchor says."""
-    guide = Placebo(GUIDES[name], within, centered=True)
+    guide = Placebo(GUIDES[name], within=within, centered=True)
     drift = gradient(guide) - PLAIN
     assert drift.abs().max() < 1e-6 and max(map(abs, moves(drift))) < 1e-6
     effect = Anchor(1.0, guide, "k1", "reward").effect
@@ -125,7 +125,7 @@ def test_within_a_row_a_completion_keeps_what_the_guide_gave_it():
     """Rarity pays whole completions: a permutation within the row leaves its pull at the root as it is, 92 % of its drift to
     rarer completions, and is no placebo of it; centered it is one, as above."""
     guide = Rarity()
-    whole, row = (gradient(one) - PLAIN for one in (guide, Placebo(guide, "row")))
+    whole, row = (gradient(one) - PLAIN for one in (guide, Placebo(guide, within="row")))
     assert torch.allclose(row[0], whole[0], atol=1e-6) and whole[0].norm() > 0.1
     assert moves(row)[1] / moves(whole)[1] == pytest.approx(0.918, abs=1e-3)
 

@@ -1,42 +1,29 @@
-"""`compare`, `report`, `sweep` and `demo`: compare evaluations of the same problems."""
+"""`compare`: compare evaluations of the same problems. Only the code for the given arms is imported: files of rows need only
+`verdicts`."""
 
 from __future__ import annotations
 
 import io
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sage_rlvr.api.evaluate import Evaluation
-from sage_rlvr.api.printed import print_results
+from sage_rlvr import plugins
 from sage_rlvr.api.tables import Rows, html_table
-from sage_rlvr.api.train import RUNS, pairs_of, to_stderr
-from sage_rlvr.config import task_named
-from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
-from sage_rlvr.progress import PlainConsole
-from sage_rlvr.results import Results, Row, sentences, verdict_json
-from sage_rlvr.results.discover import rows_in
-from sage_rlvr.results.files import has_store
-from sage_rlvr.results.findings import Findings, findings_of
-from sage_rlvr.results.page import page_of
-from sage_rlvr.results.probabilities import save_probabilities
-from sage_rlvr.results.readers import Choice, Floor
-from sage_rlvr.results.row_text import outcome
-from sage_rlvr.results.summary import summary_of
-from sage_rlvr.runs import writing
-from sage_rlvr.verifiers.pool import cores
-
-if TYPE_CHECKING:
-    from sage_rlvr.render import Page  # matplotlib
+from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.extras import explained
+from sage_rlvr.verdicts.files import read_files, rows_in
+from sage_rlvr.verdicts.findings import Findings, findings_of
+from sage_rlvr.verdicts.readers import Choice, Floor, Unscored
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.row_text import outcome
 
 Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
 Split = Literal["train", "validation", "test"]
-Say = Callable[[str], None]
-SWEPT = ("runs", "evaluations", "summary.json")  # a folder that has one of these is a sweep's or a demo's
+SWEPT = ("runs", "evaluations", "summary.json")  # a folder with one of these belongs to a sweep or a demo
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,10 +36,10 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
-        findings: The list of comparisons, and what else is compared: `comparisons` are its rows.
-        verdicts: Gain and loss over k, of arms compared by samples.
+        findings: The list of comparisons and all other comparisons: `comparisons` are its rows.
+        verdicts: Gain and loss over k, for arms compared by samples.
         complete: False if a run of a sweep failed.
-        notes: Of `demo`: cross_check, the exact numbers against samples, and clock, monotonic seconds at its stages.
+        notes: For `demo`: cross_check, the exact numbers against samples, and clock, monotonic seconds at its stages.
     """
 
     results: Results
@@ -68,6 +55,8 @@ class Comparison(Rows):
     @property
     def answer(self) -> str:
         """One line that answers the design's questions."""
+        from sage_rlvr.verdicts import sentences
+
         with self.results.believed():
             return sentences.answer(self.comparisons, self.results, self.findings.verdicts)
 
@@ -79,13 +68,17 @@ class Comparison(Rows):
 
     @property
     def verdicts(self) -> dict[str, Any]:
-        """What `sage-rlvr compare --json` prints: gain and loss over k of arms compared by samples
+        """Return the output of `sage-rlvr compare --json`: gain and loss over k of arms compared by samples
         (docs/reference/verdict.schema.json)."""
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
+        from sage_rlvr.verdicts import verdict_json
+
         return verdict_json.tree(self.findings.verdicts, self.results.given, [*self.results.failed, *self.results.notes])
 
     def __repr__(self) -> str:
+        from sage_rlvr.api.printed import print_results
+        from sage_rlvr.progress import PlainConsole
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
@@ -126,6 +119,7 @@ def row_of(row: Row) -> dict[str, Any]:
     }
 
 
+@explained
 def compare(
     arms: Mapping[str, Arm] | Arm | None = None,
     *more: Arm,
@@ -133,9 +127,11 @@ def compare(
     k: int | None = None,
     samples: int | None = None,
     correct: str | Sequence[str] = (),
+    unscored: Unscored | None = None,
     right_from: float | None = None,
     chance: float | Mapping[str, float] | None = None,
     task: str = "",
+    fixed_problems: bool = False,
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
@@ -143,28 +139,30 @@ def compare(
         compare("base.jsonl", "rl.jsonl")                files of rows: counts, samples, logs of other programs
         compare(base="embedded", maxrl="runs/maxrl")
         compare({"GRPO": ["runs/grpo-s0", "runs/grpo-s1"], "MaxRL": ["runs/maxrl-s0", "runs/maxrl-s1"]}, k=64)
-        compare("runs/demo")                             a folder of a sweep or demo, by its own design
+        compare("runs/demo")                             a folder of a sweep or demo, by its design
 
     Args:
         arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store,
             "embedded", or what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated:
             see `evaluate`.
         *more: More arms, called by their paths.
-        split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.
-        k: Of pass@k; by default 256, of sample stores with fewer samples all of them.
-        samples: Of sample stores and files of samples: the first so many samples of each problem.
-        correct: In files of rows with several scores: the score that stands for correct.
+        split: Which record of a run directory is used; by default that of the sweep's problems, else test.
+        k: k of pass@k; by default 256, or all samples for sample stores with fewer.
+        samples: For sample stores and files of samples: use the first this many samples of each problem.
+        correct: In files of rows with several scores: the score that means correct in every file.
+        unscored: In files of rows: completions without a score count as "wrong", or "omit" their problems on both sides.
         right_from: In files of rows with graded scores: the least score that counts as correct.
-        chance: Of files of rows: the probability that one guess is right, of all tasks or {task: probability}.
-        task: Of files of rows: the task of the problems, by name or of a recipe (.yaml), whose guesses give the chance floor.
+        chance: For files of rows: the probability that one guess is right, for all tasks or {task: probability}.
+        task: For files of rows: the task of the problems, by name or of a recipe (.yaml), whose guesses give the chance floor.
+        fixed_problems: For several training seeds: judge methods on these problems only, not on such problems.
         **named: Arms by name, after the others.
 
     Returns:
         The `Comparison`.
 
     Raises:
-        DataError: Where fewer than two arms are given, an evaluation is missing, or problems differ.
-        ConfigError: Where options do not go together.
+        DataError: If fewer than two arms are given, an evaluation is missing, or problems differ.
+        ConfigError: If options cannot be combined.
     """
     given = dict(arms) if isinstance(arms, Mapping) else {}
     loose = [] if arms is None or isinstance(arms, Mapping) else [arms]
@@ -175,16 +173,18 @@ def compare(
     if chance is not None:
         shares = dict(chance) if isinstance(chance, Mapping) else {"": chance}
     return comparison_of(
-        words, split=split, k=k, samples=samples, correct=names, right_from=right_from, chance=shares, task=task
-    )
+        words, split=split, k=k, samples=samples, correct=names, unscored=unscored, right_from=right_from, chance=shares, task=task,
+        fixed_problems=fixed_problems,
+    )  # fmt: skip
 
 
 def comparison_of(
     words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
-    right_from: float | None = None, chance: Mapping[str, float] | None = None, task: str = "", answers_in: str = "",
+    unscored: Unscored | None = None, right_from: float | None = None, chance: Mapping[str, float] | None = None, task: str = "",
+    answers_in: str = "", fixed_problems: bool = False,
 ) -> Comparison:  # fmt: skip
-    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: where the verifier reads the
-    answers of texts (`--verify`)."""
+    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: the place where the verifier
+    reads the answers of texts (`--verify`). fixed_problems: whether claims about methods are restricted to these problems."""
     if not words:
         raise DataError(
             "compare: no arms; pass at least two, the first being the control (or one folder of a sweep or demo), for example: "
@@ -196,18 +196,39 @@ def comparison_of(
         raise DataError(
             f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
         )
-    of_rows = any(rows_in(path) is not None for path in paths_in(words))
+    plugins.use_inherited()  # which may have readers
+    kinds = [rows_in(path) is not None for path in paths_in(words)]
+    of_rows = any(kinds)
+    if not of_rows:
+        from sage_rlvr.results.discover import check_exist
+
+        check_exist(paths_in(words))
     if samples is not None and not of_rows and not has_stores(words):
         raise ConfigError(OF_STORES)
-    if (correct or right_from is not None) and not of_rows:
-        raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
+    if (correct or unscored or right_from is not None) and not of_rows:
+        raise ConfigError("--correct, --unscored, --right-from: only for files of rows, and these arms are not; omit these options")
     if (chance or task) and not of_rows:
         raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")
     if chance and task:
         raise ConfigError(f"--chance and --task {task}: both give the chance floor; omit one of them")
-    floor = Floor(shares=chance or {}, task=(task, task_named(task)) if task else None)
-    choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=floor)
-    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
+    floor = Floor(shares=chance or {})
+    if task:
+        from sage_rlvr.config import task_named
+        from sage_rlvr.evaluation.chance import floor_of_task
+
+        floor = floor_of_task(task, task_named(task))
+    answers = None
+    if answers_in:
+        from sage_rlvr.results.rejudged import key_of_answers
+
+        answers = answers_in, key_of_answers(answers_in)
+    choice = Choice(tuple(correct), right_from, answers=answers, floor=floor, unscored=unscored)
+    if all(kinds):
+        results = read_files(*words, k=k, samples=samples, choice=choice)
+    else:
+        from sage_rlvr.results.read import read_results
+
+        results = read_results(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
     if k is not None and not results.records and (most := max((one.n for one in results.table.sampled().rows), default=k)) < k:
         raise ConfigError(f"--k {k}: no task has so many samples of every problem; choose k up to {most}, or omit it")
     known = dict.fromkeys(results.tasks)
@@ -219,11 +240,14 @@ def comparison_of(
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
         )
-    return compared(results)
+    if fixed_problems and (results.stored is not None or not results.several):
+        why = "a stored summary has its comparisons already" if results.stored is not None else "every arm has one training seed"
+        raise ConfigError(f"--fixed-problems: only where arms have several training seeds, and {why}; omit it")
+    return compared(replace(results, fixed=fixed_problems))
 
 
 def compared(results: Results, *, complete: bool = True) -> Comparison:
-    """Results with all that is compared."""
+    """Results with all comparisons."""
     with results.believed():
         return Comparison(results, findings_of(results), complete)
 
@@ -236,6 +260,8 @@ OF_STORES = (
 
 def has_stores(words: Sequence[str]) -> bool:
     """Whether an arm is a sample store."""
+    from sage_rlvr.results.files import has_store
+
     return any(has_store(Path(path)) for path in paths_in(words))
 
 
@@ -244,193 +270,27 @@ def paths_in(words: Sequence[str]) -> list[str]:
     return [path for word in words for path in ([word] if Path(word).exists() else word.rpartition("=")[2].split(","))]
 
 
-def _paths(arm: str | PathLike[str]) -> list[str]:
-    """The path of an arm; of an evaluation at several temperatures that of each store."""
+def paths_of(arm: str | PathLike[str]) -> list[str]:
+    """The path of an arm; for an evaluation at several temperatures that of each store."""
+    if isinstance(arm, (str, Path)):
+        return [fspath(arm)]
+    from sage_rlvr.api.evaluate import Evaluation
+
     return list(map(fspath, arm.stores)) if isinstance(arm, Evaluation) and arm.stores else [fspath(arm)]
 
 
 def _word(arm: Arm) -> str:
-    """An arm as the command takes it behind NAME=."""
+    """An arm as the command accepts it after NAME=."""
     several = [arm] if isinstance(arm, (str, PathLike)) else arm
-    return ",".join(path for one in several for path in _paths(one))
+    return ",".join(path for one in several for path in paths_of(one))
 
 
 def _called(arm: Arm) -> str:
-    """An arm without a name of its own as the command takes it. Several stores need one: that of their policy."""
+    """An unnamed arm as the command accepts it. Several stores need a name: that of their policy."""
+    if isinstance(arm, (str, Path)):
+        return fspath(arm)
+    from sage_rlvr.api.evaluate import Evaluation
+
     if isinstance(arm, Evaluation) and len(arm.stores) > 1:
         return f"{arm.policy}={_word(arm)}"
     return _word(arm)
-
-
-def report(
-    *runs: str | PathLike[str],
-    out: str | Path | None = None,
-    format: Literal["html", "md"] = "html",
-    png: str | Path | None = None,
-    split: Split | None = None,
-    k: int | None = None,
-    show: int = 16,
-    title: str = "",
-) -> Page:
-    """One page of runs, evaluations and samples, as `sage-rlvr report` writes it. It opens without network.
-
-        page = report("runs/demo", out="demo.html")
-        page                                             shown in a notebook
-
-    Args:
-        *runs: Folders of a demo or sweep, run directories, records, sample stores, or NAME=PATH[,PATH...] of those.
-        out: A file to write, or a folder to put it in; None writes nothing.
-        format: "html", or "md" for the sentences and tables.
-        png: Also write every figure as PNG into this folder.
-        split: Which records are compared; by default those of the sweep's own problems, else test.
-        k: pass@1 and pass@k are compared; by default the largest that all allow, at most 256.
-        show: Samples of each problem and store on the page.
-        title: Above the page.
-
-    Returns:
-        The `Page`: its answer, its rows, `html()` and `markdown()`; `written` are the files.
-
-    Raises:
-        ConfigError: Where nothing is named, or a number is out of range.
-        DataError: For files that cannot be read.
-    """
-    from sage_rlvr.render import Page  # matplotlib
-
-    if not runs or show < 0 or (k is not None and k < 2):
-        raise ConfigError(
-            f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: pass at least one folder, run, record or store; "
-            "show must be >= 0 and k >= 2"
-        )
-    results = Results.read(*[path for run in runs for path in _paths(run)], split=split, k=k)
-    with results.believed():
-        findings = findings_of(results)
-        summary = summary_of(results, findings)
-        values = page_of(results, findings, summary, title=title, shown=show)
-        page = Page(values, rows=[row_of(row) for row in findings.rows])
-    if out is not None:
-        with results.believed(), writing("report", Path(out).parent, 8 << 20):
-            page.write(Path(out), format, None if png is None else Path(png))
-    return page
-
-
-def sweep(
-    design: str | Path, *, out: str | Path | None = None, workers: int | None = None, quiet: bool = False
-) -> Comparison:
-    """Train and evaluate the arms and training seeds of a design file, and compare them, as `sage-rlvr sweep` does.
-
-        sweep("recipes/designs/quick.yaml", workers=4)
-
-    Args:
-        design: A design file, or the name of a shipped one.
-        out: Where everything goes; by default runs/<design name>. The same folder again continues.
-        workers: Processes at a time, one thread each; by default the number of cores.
-        quiet: No progress.
-
-    Returns:
-        The `Comparison`; `complete` is False where a run failed.
-
-    Raises:
-        ConfigError: Where the design means nothing.
-    """
-    from sage_rlvr.sweeps.plan import plan  # torch
-
-    planned = plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem)
-    return swept(planned, workers, PlainConsole(file=io.StringIO()) if quiet else None)
-
-
-def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
-    """Run what a plan lacks, write its summary, and compare."""
-    from sage_rlvr.render import write_summary  # matplotlib
-    from sage_rlvr.sweeps.sweep import run  # torch
-
-    try:
-        complete = run(planned, cores() if workers is None else workers, console or PlainConsole(stderr=True))
-    except BaseException:
-        with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
-            write_summary(planned.out)
-        raise
-    write_summary(planned.out)
-    results = Results.read(planned.out)
-    save_probabilities(results, planned.out)
-    return compared(results, complete=complete)
-
-
-def demo(
-    out: str | Path | None = None,
-    *,
-    model: str = "embedded",
-    short: bool = False,
-    seeds: Sequence[int] = (0,),
-    arms: Sequence[str] | None = None,
-    problems: int | None = None,
-    power_tempering: bool = True,
-    workers: int | None = None,
-    edits: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
-) -> Comparison:
-    """Train three methods on this machine, evaluate and compare them, as `sage-rlvr demo` does.
-
-        demo(edits={"steps": 40})
-        demo(model="smollm2", short=True)
-
-    Args:
-        out: Where runs, evaluations, pictures and the page go; by default runs/demo or runs/demo-<model>. The same folder again
-            continues.
-        model: "embedded", the shipped base policy; "smollm2", a pretrained model of 135 M parameters; or a folder in place of the
-            shipped policy.
-        short: The short form of smollm2.
-        seeds: Training seeds; statements about methods, not checkpoints, need at least three.
-        arms: Methods by name; by default no_kl, grpo and sage_branch.
-        problems: Test problems; by default those of the design.
-        power_tempering: Also temper the shipped base over whole completions: what it reaches without any reward.
-        workers: Training runs at a time; by default as many as the cores hold.
-        edits: {dotted key: value}, in every arm's recipe.
-
-    Returns:
-        The `Comparison`; `complete` is False where a run failed.
-
-    Raises:
-        ConfigError: Where an arm or an edit means nothing.
-    """
-    from sage_rlvr.sweeps import demo as demos  # torch
-
-    folder = demo_folder(model) if out is None else Path(out)
-    more: dict[str, Any] = {"powers": power_tempering, "model": model, "short": short}
-    return demonstrated(demos.plan(folder, seeds, arms, pairs_of(edits), problems, **more), workers)
-
-
-def demo_folder(model: str) -> Path:
-    """The folder of a demo by default."""
-    return RUNS / ("demo" if model == "embedded" else f"demo-{Path(model).name}")
-
-
-def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Say = to_stderr) -> Comparison:
-    """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
-    from sage_rlvr.sweeps import demo as demos  # torch
-    from sage_rlvr.sweeps.display import line  # torch
-    from sage_rlvr.sweeps.forecast import forecast  # torch
-
-    clock = [time.monotonic()]
-    count = demos.at_a_time(planned) if workers is None else workers
-    steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
-    say(f"training {len(planned.runs)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
-    say("\n".join([line(planned), *forecast(planned)]))
-    comparison = swept(planned, count, console)
-    clock.append(time.monotonic())
-    if not comparison.complete:
-        return comparison
-    checked = demos.check_by_sampling(planned)
-    write_page(comparison, planned.out)
-    clock.append(time.monotonic())
-    return replace(comparison, notes={"cross_check": checked, "clock": clock})
-
-
-def write_page(comparison: Comparison, out: Path) -> Page:
-    """The page, written with its pictures into a folder, or to an .html file with its pictures beside it."""
-    from sage_rlvr.render import Page  # matplotlib
-
-    page = Page(page_of(comparison.results, comparison.findings, summary_of(comparison.results, comparison.findings)))
-    file = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
-    with writing("report", file.parent, 8 << 20):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        page.write(file, png=file.parent / "figures")
-    return page

@@ -18,38 +18,41 @@ from sage_rlvr.config import task_named, world_of
 from sage_rlvr.config.tasks import recipe_of
 from sage_rlvr.errors import ConfigError, choose_from, suggest
 from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
+from sage_rlvr.evaluation.forms import Forms, forms_of
 from sage_rlvr.evaluation.gate import Gate, GatePoint, ks_of
-from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.evaluation.record import save_record
 from sage_rlvr.evaluation.sample_report import common_n, report_lines
-from sage_rlvr.evaluation.settings import EvalSettings, GateSettings, SampleSettings
+from sage_rlvr.evaluation.settings import EvalSettings, GateSettings, SampleSettings, slug
 from sage_rlvr.evaluation.store import SampleStore, is_store
+from sage_rlvr.extras import explained
 from sage_rlvr.models.folders import NAMED
 from sage_rlvr.progress import PlainConsole, counting, quiet_libraries
 from sage_rlvr.recipes import shipped
-from sage_rlvr.registry import registry_of
-from sage_rlvr.results.summary_io import plain
+from sage_rlvr.registry import names_of
 from sage_rlvr.runs import is_run, read_record, writing
 from sage_rlvr.runs.interrupts import ended_like_ctrl_c
-from sage_rlvr.stats.intervals import Interval, passk_interval, share_interval
-from sage_rlvr.stats.passk import curve, powers
-from sage_rlvr.stats.samples.diversity import pcmd_interval
-from sage_rlvr.stats.support import exact_pcmd, reachable, success_probability
-from sage_rlvr.stats.tempered import POWERS, tempered
 from sage_rlvr.tasks import described, with_worlds
 from sage_rlvr.tasks.abilities import Generated
-from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
 from sage_rlvr.tasks.jsonl import RewardTask
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.rows import SUFFIXES
 from sage_rlvr.tasks.unanswered import read_at
+from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.stats.intervals import Interval, passk_interval, share_interval
+from sage_rlvr.verdicts.stats.passk import curve, powers
+from sage_rlvr.verdicts.stats.samples.diversity import pcmd_interval
+from sage_rlvr.verdicts.stats.support import exact_pcmd, reachable, success_probability
+from sage_rlvr.verdicts.stats.tempered import POWERS, tempered
+from sage_rlvr.verdicts.summary_io import plain
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from sage_rlvr.evaluation.evaluate import Target  # torch
     from sage_rlvr.evaluation.kl import TokenKl
-    from sage_rlvr.evaluation.sampled_run import SampleRun  # torch
-    from sage_rlvr.evaluation.sampling import Chosen
+    from sage_rlvr.evaluation.sample_run import SampleRun  # torch
+    from sage_rlvr.evaluation.sampling import EvalSet
     from sage_rlvr.tasks.base import Task
 
 Say = Callable[[str], None]
@@ -61,15 +64,17 @@ class Evaluation(Rows):
 
     Attributes:
         path: The record (.npz) of an exact evaluation, or the sample store.
-        lines: What the command prints.
-        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 %
-            interval, and the chance floor where it is known.
+        lines: The output of the command.
+        rows: One dict for each temperature (or power over full completions) and k: pass@k with its 95 %
+            interval, and the chance floor if it is known.
         record: The exact record; None for an evaluation by samples.
-        cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
+        cross_check: The comparison of `cross_check` completions per problem with the exact numbers; None without completions.
         stores: The sample stores, one for each temperature; `path` is the first. Empty for an exact evaluation.
-        policy: The name of a policy that was sampled.
+        policy: The name of a sampled policy.
         gate: The verdict on support and room, with `gate=True`.
         kl: The exact KL to another policy, with `kl_to`.
+        forms: The forms of the answers, for samples of a task with forms.
+        each: The evaluation of each store, if there are several.
     """
 
     path: Path
@@ -81,17 +86,20 @@ class Evaluation(Rows):
     policy: str = ""
     gate: Gate | None = None
     kl: TokenKl | None = None
+    forms: Forms | None = None
+    each: tuple[Evaluation, ...] = ()
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     def tree(self) -> dict[str, Any]:
-        """What `eval --json` prints: strict JSON, null for the ends of an interval that nothing is known of."""
+        """Return the output of `eval --json`: strict JSON, null for infinite ends of an interval."""
         kl = None if self.kl is None else {"about": self.kl.about, "rows": self.kl.rows()}
         gate = None if self.gate is None else self.gate.tree()
         paths = self.stores or (self.path,)
         made = {"format": 1, "paths": paths, "rows": self.rows, "gate": gate, "kl": kl, "cross_check": self.cross_check}
-        return dict(plain(made))
+        made |= {} if self.forms is None else {"forms": self.forms.tree()}
+        return dict(plain(made)) | ({"each": [one.tree() for one in self.each]} if self.each else {})
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -101,29 +109,30 @@ class Evaluation(Rows):
         return html_table(header, [[number(row.get(name, "")) for name in header] for row in self.rows])
 
 
+@explained
 def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say: Say | None = None, **options: Any) -> Evaluation:
     """Evaluate a policy, as `sage-rlvr eval` does: exactly, or with `samples` by samples.
 
         evaluate("runs/maxrl")                                        exact pass@k on 300 test problems
         evaluate("runs/maxrl", frontier=True)                         at fifteen temperatures
         evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
-        evaluate("my/model", task="rows.jsonl", samples=64, temperatures=(1, 0.8, 0.6))   in one store for each temperature
+        evaluate("my/model", task="rows.jsonl", samples=64, temperatures=(1, 0.4, 0.1))   in one store for each temperature
         evaluate("my/model", task="gsm8k", samples=64, gate=True)     and is it above chance, with room to learn?
 
     Args:
         policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
             policy, or "smollm2" or "smollm2-countdown"; with `gate=True` also a sample store.
         quiet: No progress.
-        say: Where sentences go meanwhile; by default stderr.
+        say: Receives messages meanwhile; by default they go to stderr.
         **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,
-            frontier, power_tempering, ks, cross_check, out; samples, store, preset, temperature, gate, kl_to and so on. Those
-            of `evaluation.settings.EvalSettings`.
+            frontier, power_tempering, ks, cross_check, out; samples, store, preset, temperature, gate, kl_to and so on, see
+            `evaluation.settings.EvalSettings`.
 
     Returns:
         The `Evaluation`: rows with intervals, and the record or store on disk.
 
     Raises:
-        ConfigError: For an unknown option, or options that do not go together.
+        ConfigError: For an unknown option, or options that cannot be combined.
         DataError: For problems or files that cannot be used.
     """
     known = [f.name for f in fields(EvalSettings)]
@@ -145,20 +154,31 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
     _say_default_task(what, settings, say)
     if not settings.by_samples():
         return _exactly(what, settings, quiet)
-    evaluations = [_by_samples(what, one, quiet, say) for one in settings.by_temperature()]
+    evaluations = [_by_samples(what, one, quiet, say) for one in settings.by_store()]
     if len(evaluations) == 1:
         return evaluations[0]
     stores, policy = tuple(one.path for one in evaluations), evaluations[0].policy
     lines = [line for one in evaluations for line in one.lines]
-    together = suggest("compare", f"base={','.join(map(str, stores))}", "NAME=STORE")
-    lines.append(f"all temperatures beside another policy's store: {together}")
-    return Evaluation(stores[0], lines, [row for one in evaluations for row in one.rows], stores=stores, policy=policy)
+    if len(settings.shares) > 1:
+        arms = [f"x{a:g}={','.join(map(str, some))}" for a, some in zip(settings.shares, _parts(stores, settings), strict=True)]
+        lines.append(f"all shares side by side: {suggest('compare', *arms)}")
+    else:
+        together = suggest("compare", f"base={','.join(map(str, stores))}", "NAME=STORE")
+        lines.append(f"all temperatures beside another policy's store: {together}")
+    rows = [row for one in evaluations for row in one.rows]
+    return Evaluation(stores[0], lines, rows, stores=stores, policy=policy, each=tuple(evaluations))
+
+
+def _parts(stores: Sequence[Path], settings: EvalSettings) -> list[Sequence[Path]]:
+    """The stores of each share, ordered by temperature."""
+    many = len(settings.temperatures)
+    return [stores[first : first + many] for first in range(0, len(stores), many)]
 
 
 def _refuse_recipe(what: str) -> None:
-    """ConfigError where a recipe or a method is given in place of a policy."""
+    """Raise ConfigError if a recipe or a method is given instead of a policy."""
     path, name = Path(what), what.removesuffix(".yaml").removesuffix(".yml")
-    method = name in registry_of("method")
+    method = name in names_of("method")
     if path.is_dir() or not (name != what or method or name in shipped()):
         return
     kind = "method" if method and name == what else "recipe"
@@ -169,8 +189,8 @@ def _refuse_recipe(what: str) -> None:
 
 
 def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
-    """What is asked of a model that no run of this package has trained, where nobody names a task. ConfigError for the policy
-    folder of a run, whose task would not be the run's."""
+    """Report the default task of a model that was not trained by a run of this package, if none is named. Raise ConfigError for the
+    policy folder of a run, whose task would not be the run's."""
     if what in NAMED or settings.task is not None or settings.world is not None or is_run(Path(what)):
         return
     if is_run(run := Path(what).parent):
@@ -223,7 +243,7 @@ def _gate_of_record(settings: EvalSettings, record: Record) -> Gate:
 def _gate(
     settings: EvalSettings, task: str, largest: int, intervals: Callable[[Sequence[int]], list[Interval]], chance: Chance | None
 ) -> Gate:
-    """The verdict at the ks. largest: the largest k that can be read."""
+    """The verdict at the ks. largest: the largest available k."""
     if chance is None:
         raise ConfigError(
             f"--gate: no chance floor is known for {task}, so support cannot be judged; give the task choices(problem), how many "
@@ -247,10 +267,10 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
     target.check_listed()
     stem = "evaluation" if target.run else target.name
     stem += "" if target.task is None or target.named is None else f"-{target.task.name}"
-    if world := settings.world or (settings.task or "").partition(":")[2]:  # of each world a record of its own
+    if world := settings.world or (settings.task or "").partition(":")[2]:  # each world has a separate record
         stem += f"-{Path(world).stem}"
     path = settings.out or (target.run or RUNS / "evaluations") / f"{stem}-{settings.split}.npz"
-    with writing("record of an evaluation", path, 4 << 20):  # before the work: a folder that cannot be written
+    with writing("record of an evaluation", path, 4 << 20):  # before the work: an error for a folder that cannot be written
         path.parent.mkdir(parents=True, exist_ok=True)
     powers = POWERS if settings.power_tempering else ()
     problems = 300 if settings.problems is None else settings.problems
@@ -281,7 +301,7 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
 
 
 def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[float]:
-    """All that are read. ConfigError where a cross-check or powers need temperature 1 and it is not among them."""
+    """All temperatures to evaluate. Raises ConfigError if a cross-check or powers need temperature 1 and it is missing."""
     temperatures = sorted({*settings.temperatures, *(frontier if settings.frontier else ())})
     there = ", ".join(map(str, temperatures))
     if settings.cross_check < 0 or (settings.cross_check and 1.0 not in temperatures):
@@ -297,7 +317,7 @@ def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[flo
 
 
 def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
-    """One row for each temperature and k, then for each power of whole completions and k whose normalizer is known."""
+    """One row for each temperature and k, then for each power over full completions with a known normalizer and k."""
     rows, chance = [], chance_of_record(record)
     for t in sorted(record.logps, reverse=True):
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
@@ -323,7 +343,7 @@ def _plain(interval: Interval) -> dict[str, float]:
 
 
 def _chance_columns(chance: Chance | None, k: int, value: float, high: float | None = None) -> dict[str, Any]:
-    """Chance in a row; {} where no floor is known. high: see `Chance.below`."""
+    """Chance in a row; {} without a known floor. high: see `Chance.below`."""
     return {} if chance is None else {"chance": chance.at(k), "below_chance": chance.below(k, value, high)}
 
 
@@ -332,8 +352,8 @@ def _intervals(p: ArrayLike, ks: Sequence[int]) -> list[Interval]:
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
-    """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
-    bound that the normalizer leaves; last the chance floor."""
+    """Tables in text, 95 % intervals over problems: one line per temperature, then one per power over full completions, with the
+    bound from the normalizer; last the chance floor."""
     meta, chance, head = record.meta, chance_of_record(record), "".join(f"pass@{k:<18}" for k in ks)
     lines = [
         f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
@@ -360,7 +380,7 @@ MARK = "]*"
 
 
 def _chance_lines(chance: Chance | None, ks: Sequence[int], marked: bool) -> list[str]:
-    """The chance floor at the ks, and what the guesser is."""
+    """The chance floor at the ks, and a description of the guesser."""
     if chance is None:
         return [f"  {UNKNOWN}"]
     row = "".join(f"{chance.at(k):<23.3f}" for k in ks).rstrip()
@@ -375,7 +395,7 @@ def _cells(p: ArrayLike, ks: Sequence[int], chance: Chance | None) -> str:
 
 
 def _problems_line(settings: EvalSettings, task: Task) -> str:
-    """Which problems these were, of a task that draws them."""
+    """A line on the problems, for a task that draws them."""
     law = described(task.identity, task)
     if settings.split == "train":
         return f"problems: {law}; the first of its training problems"
@@ -387,9 +407,11 @@ def _problems_line(settings: EvalSettings, task: Task) -> str:
 
 def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Evaluation:
     from sage_rlvr.evaluation.guidance import guidance_line  # torch
-    from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again  # torch
+    from sage_rlvr.evaluation.ranking import best_line, rank_line  # torch
+    from sage_rlvr.evaluation.sampled_run import sample_into_store, verify_again  # torch
 
-    run, lines = _sample_run(what, settings, say), []
+    run = _made_of_two(_sample_run(what, settings, say), settings)
+    lines = [] if isinstance(run.model, str) else [f"policy     {run.policy}"]
     if settings.rejudge:
         store, task, judged = verify_again(run)
         lines.append(f"{judged:,} samples judged again; the older verdicts remain in {store.path}")
@@ -397,7 +419,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
             store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
-    lines += report_lines(store, settings.samples or None, location=read_at(task.task), judge=task.judge_at)
+    n = settings.samples or None
+    lines += report_lines(store, n, location=read_at(task.task), judge=task.judge_at, brief=True, task=task.task)
     if isinstance(task.task, Generated):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:
@@ -411,11 +434,12 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     gate = _gate_of_store(settings, store) if settings.gate else None
     lines += gate.lines() if gate else []
     lines.append(f"store: {store.path}")
-    path, rows = Path(store.path), store_rows(store, settings.samples or None)
-    return Evaluation(path, lines, rows, stores=(path,), policy=run.policy, gate=gate, kl=kl)
+    path, rows, forms = Path(store.path), store_rows(store, n), forms_of(store, n or common_n(store), task.task)
+    rows = [{"share": share} | row for share in settings.shares for row in rows] or rows
+    return Evaluation(path, lines, rows, stores=(path,), policy=run.policy, gate=gate, kl=kl, forms=forms)
 
 
-def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen, quiet: bool, say: Say) -> TokenKl:
+def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: EvalSet, quiet: bool, say: Say) -> TokenKl:
     """The exact KL to `settings.kl_to`, on completions of both policies; missing completions of the other are sampled first."""
     from sage_rlvr.evaluation.kl_run import kl_of_stores  # torch
     from sage_rlvr.evaluation.sampled_run import sample_into_store  # torch
@@ -431,7 +455,7 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
     return kl
 
 
-def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun:
+def _base_of(run: SampleRun, what: str, task: EvalSet, samples: int) -> SampleRun:
     """The settings of a policy's evaluation, for another policy: a model, a run, or the policy of a sample store."""
     path = Path(what)
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
@@ -441,10 +465,38 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
         if name_or_path is None:
             raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
         return replace(run, policy=name, model=name_or_path, store=path, **own)
-    of_run = is_run(path)
-    name, model = "base" if what == "embedded" else path.name, str(path / "policy") if of_run else what
-    home = path / "samples" if of_run else RUNS / "samples" / name
+    name, model = _named(what)
+    home = path / "samples" if is_run(path) else RUNS / "samples" / name
     return replace(run, policy=name, model=model, store=home / run.store_name(task.task), **own)
+
+
+def _named(what: str) -> tuple[str, str]:
+    """A policy of the command line: its name in a store, and the model to load."""
+    return "base" if what == "embedded" else Path(what).name, str(Path(what) / "policy") if is_run(Path(what)) else what
+
+
+def _made_of_two(run: SampleRun, settings: EvalSettings) -> SampleRun:
+    """The policy mixed with the base of `settings.interpolate` at its one share, or borrowing from `settings.borrow`. Its store
+    is in the folder of models' stores, not in a run, whose stores are samples of the run's policy."""
+    from sage_rlvr.models.borrowing import Borrowing, classes_of  # torch
+    from sage_rlvr.models.interpolation import Interpolated  # torch
+
+    own, made, label = str(run.model), None, ""
+    for share in settings.shares:
+        name, base = _named(settings.interpolate[0])
+        label = f"{1 - share:g} {name} + {share:g} {run.policy}" + " in the upper layers" * (settings.layers == "upper")
+        made = Interpolated(own, base, share, settings.layers)
+    if settings.borrow is not None:
+        name, base = _named(settings.borrow)
+        made = Borrowing(own, base, classes_of(run.asked, settings.at))
+        label = f"{run.policy} with {name} at {', '.join(made.classes)}"
+    return run if made is None else replace(run, policy=label, model=made, store=settings.store or _beside(run, label))
+
+
+def _beside(run: SampleRun, label: str) -> Path:
+    """The place of a store for a policy combined from a run and another one."""
+    home = run.store.parent.parent.parent if run.store.parent.name == "samples" and is_run(run.store.parent.parent) else RUNS
+    return home / "samples" / slug(label) / run.store.name
 
 
 def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:
@@ -462,8 +514,8 @@ def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]
 
 
 def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
-    """The policy, and a run's own task or the world it is given; the store's place where none was named."""
-    from sage_rlvr.evaluation.sampled_run import SampleRun  # torch
+    """The policy, with a run's task or its world; the store's default place if none was named."""
+    from sage_rlvr.evaluation.sample_run import SampleRun  # torch
 
     chosen, run, own = SampleSettings.of(settings), Path(what), None
     if settings.task is None or with_worlds(settings.task) is not None:
@@ -476,13 +528,12 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
             say(f"{own.name}: the rows that this run was trained on, since its task has no test_file; a claim needs other rows")
     else:
         of_run = is_run(run)
-        policy = "base" if what == "embedded" else run.name
-        model = str(run / "policy") if of_run else what
+        policy, model = _named(what)
         _say_other_reward(settings, run if of_run else None, say)
         if settings.max_new_tokens is None and str(settings.task).endswith((".yaml", ".yml")):
             chosen = replace(chosen, max_new_tokens=recipe_of(str(settings.task)).rollout.max_new_tokens)
     if of_run and chosen.chat_template_kwargs is None and (options := read_record(run)["config"].get("chat_template_kwargs")):
-        chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run is asked as it was trained
+        chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run's prompts are those of its training
     home = run / "samples" if of_run else RUNS / "samples" / policy
     task = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
     if own is None and settings.world is not None:
@@ -492,14 +543,14 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
 
 
 def _on_training_rows(task: Any) -> bool:
-    """Whether a task of a file of rows has no others to evaluate on."""
+    """Whether a task from a file of rows has no separate rows for evaluation."""
     if isinstance(task, RewardTask):
         return task.test_file is None
     return isinstance(task, MathTask) and task.published is None and task.test is None
 
 
 def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> None:
-    """Print that rows of a file get the mathematics verifier, where the run was trained on rows with a reward of its own."""
+    """Print that rows of a file get the mathematics verifier, if the run was trained on rows with another reward."""
     rows = settings.task is not None and settings.task.endswith(SUFFIXES)
     own = read_record(run)["config"].get("task") if run is not None and rows else None
     if reward := (own or {}).get("reward"):
@@ -515,7 +566,7 @@ def _either(world: str, task: str) -> ConfigError:
 
 
 def target_of(what: str, world: str | None, task: str | None = None) -> Target:
-    """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
+    """`evaluation.evaluate.resolve`, with a world and a task by name; for a task with worlds the world is one of these."""
     from sage_rlvr.evaluation.evaluate import resolve  # torch
 
     kind, world_config = with_worlds(task), None

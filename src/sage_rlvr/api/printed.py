@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.sample_report import excess_lines
-from sage_rlvr.results import Results, sentences, tables
-from sage_rlvr.results.colder import sharpened
-from sage_rlvr.results.pair_details import detail_lines, pattern_lines
-from sage_rlvr.results.row_text import bracketed, grouped, listed
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.results import tables
+from sage_rlvr.results.patterns import pattern_lines
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.results.verdict_text import lines
 from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks import REMADE, described
-from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.design import BASE
+from sage_rlvr.verdicts.metric import FEW, REFERENCE
+from sage_rlvr.verdicts.pair_details import detail_lines
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row_text import bracketed, grouped, listed
+from sage_rlvr.verdicts.verdict_text import all_lines, shown_first
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sage_rlvr.evaluation.record import Record
-    from sage_rlvr.evaluation.store import SampleStore
-    from sage_rlvr.results.findings import Findings
-    from sage_rlvr.results.scores import ProblemScores
-    from sage_rlvr.results.sources import Store
     from sage_rlvr.results.tables import Table
+    from sage_rlvr.verdicts.findings import Findings
+    from sage_rlvr.verdicts.record import Record
+    from sage_rlvr.verdicts.scores import ProblemScores
+    from sage_rlvr.verdicts.sources import Store
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 
@@ -38,15 +42,13 @@ def print_results(
     details: bool = True,
     support: bool = False,
 ) -> None:
-    """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
+    """Print why most samples failed, the evaluations of the arms, a table, every comparison in a sentence, details, the answer."""
     rows, verdicts = findings.rows, findings.verdicts
-    _say(console, *results.failed)  # a score that most samples failed to get is read first
+    if results.of_files and not support:
+        _say(console, *all_lines(results, findings))
+        return
+    _say(console, *(shown_first(results, findings) if results.sampled_only else results.failed))
     if results.sampled_only:
-        _say(console, *lines(results.given, results.sources, verdicts))
-        _say(console, *filter(None, [sharpened(rows, results)]))
-        if all(row.store is None for row in results.table.sampled().rows) and not support:  # files of rows have no settings
-            _say(console, "", *results.notes)
-            return
         _say(console, "")
     _say(console, *setting_lines(results), *sentences.starts(results.starts))
     if results.records or results.stored:
@@ -64,13 +66,32 @@ def print_results(
         _say(console, "", sentences.answer(rows, results, verdicts))
 
 
+def ending(results: Results, findings: Findings) -> list[str]:
+    """The last lines of a demo in a terminal: the answer, then a line for the base and for each arm, at temperature 1."""
+    policies = results.table.policies()
+    main = [key for key in policies if key[1] == ""] or list(policies)
+    order = [BASE, *results.design.names]
+    arms = [key for key in main if key[2] == REFERENCE]
+    arms.sort(key=lambda key: order.index(key[0]) if key[0] in order else len(order))
+    width = max((len(arm) for arm, _, _ in arms), default=0)
+    lines = [*results.failed, sentences.paragraphs(findings.rows, results, findings.verdicts)[0]]
+    for arm, task, temperature in arms:
+        scores = policies[arm, task, temperature].scores()
+        if scores is not None:
+            top = min(results.k, scores.n or results.k)
+            cells = [f"pass@{k} {tables.in_line(scores.interval(k))}" for k in sorted({k for k in (1, FEW, top) if k <= top})]
+            mark = _mark(scores, top, results.chances.get(task))
+            lines.append(f"  {arm:<{width}}  {'  '.join(cells)}{mark}")
+    return lines
+
+
 def setting_lines(results: Results) -> list[str]:
     """Task, problems and sampling of the exact records."""
     return [setting_line(record) for record in [*results.records.values()][:1]]
 
 
 def setting_line(record: Record) -> str:
-    """World, problems and draw of a record. DataError names its file where its facts lack one, or its world is damaged."""
+    """World, problems and draw of a record. Raises DataError with its file if its facts lack one, or its world is damaged."""
     meta, where = record.meta, record.path or record.meta["name"]
     with understood(where, advice=REMADE):
         world, split = meta["world"], meta["split"]
@@ -96,7 +117,7 @@ def caveats(results: Results) -> list[str]:
 
 
 def _sampled_scores(results: Results) -> list[str]:
-    """pass@1 and pass@k of each arm without exact records on each task of stores, beside chance."""
+    """pass@1 and pass@k of each arm without exact records on each task of stores, with chance."""
     lines, exact = [], results.table.exact().where(task="").by_arm()
     policies = results.table.sampled().policies()
     for arm, task, temperature in policies:
@@ -110,7 +131,7 @@ def _sampled_scores(results: Results) -> list[str]:
 
 
 def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
-    """The chance floor beside a pass@k, and whether the policy lies below it."""
+    """The chance floor for a pass@k, and whether the policy is below it."""
     if chance is None:
         return ""
     floor = f", chance {chance.at(k):.3f}"
@@ -118,7 +139,7 @@ def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
 
 
 def chance_lines(results: Results) -> list[str]:
-    """What the chance floors are of; of which tasks none is known."""
+    """One line per kind of chance floor, and one for tasks without a known floor."""
 
     def text_of(task: str) -> str:
         chance = results.chances.get(task)
@@ -143,7 +164,7 @@ def patterns(results: Results) -> list[str]:
 
 
 def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, SampleStore]]:
-    """Each arm's store against the control's, where both have one alone of a task and temperature."""
+    """Each arm's store against the control's, if both have exactly one for a task and temperature."""
     by_setting: dict[tuple[str, float], dict[str, list[Store]]] = {}
     for row in results.table.sampled().rows:
         if row.store is not None:
@@ -152,12 +173,12 @@ def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, Samp
         (base, home), *others = arms.items()
         for name, stores in others:
             if len(stores) == len(home) == 1:
-                with stores[0].open() as one, home[0].open() as two:
+                with SampleStore.open(stores[0].path) as one, SampleStore.open(home[0].path) as two:
                     yield name, one, base, two
 
 
 def print_table(console: Console, table: Table) -> None:
-    """As many columns as fit; the page has them all."""
+    """Print as many columns as fit; the page has them all."""
     import rich.box  # only for tables
     import rich.table
 

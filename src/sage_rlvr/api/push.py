@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.extras import explained
 from sage_rlvr.models.folders import NAMED, adapter_base
 from sage_rlvr.runs import is_run
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sage_rlvr.api.train import Run
 
 
+@explained
 def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) -> str:
     """Upload the trained policy of a run and its model card to the Hub, as `sage-rlvr push` does.
 
@@ -22,7 +24,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
     The repository is created if needed. The Hub's token comes from `hf auth login` or HF_TOKEN.
 
     Args:
-        run: A finished run of any engine: its directory, or what `train` returned. Or a policy folder with a card.
+        run: A finished run of any engine: its directory, or the result of `train`. Or a policy folder with a card.
         repo: The repository, owner/name.
         private: Create the repository as a private one.
 
@@ -30,7 +32,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
         The URL of the commit.
 
     Raises:
-        ConfigError: Where there is no policy or card, or the Hub rejects the upload.
+        ConfigError: If there is no policy or card, or the Hub rejects the upload.
     """
     from sage_rlvr.training.state import POLICY_FILES, README  # torch
 
@@ -46,7 +48,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
         commit = api.upload_folder(
             repo_id=repo,
             folder_path=folder,
-            allow_patterns=[*POLICY_FILES, README],  # nothing else that somebody has laid there
+            allow_patterns=[*POLICY_FILES, README],  # no other files from this folder
             commit_message=f"Policy of {Path(run).name}",
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:  # OSError: no token, no network
@@ -58,7 +60,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
 
 
 def policy_to_push(run: Path) -> Path:
-    """The policy folder of a run with what an upload needs. ConfigError names what is missing."""
+    """The policy folder of a run with all files for an upload. Raises ConfigError with the missing ones."""
     from sage_rlvr.training.state import README  # torch
 
     folder = run / "policy" if is_run(run) else run

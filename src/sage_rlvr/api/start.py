@@ -16,6 +16,7 @@ from typing import Any
 
 from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig, dump
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.base_samples import base_of
 from sage_rlvr.evaluation.pairs import paired, texts_of
 from sage_rlvr.models.devices import dtype_facts
 from sage_rlvr.models.policy import run_facts, weights_hash
@@ -27,7 +28,7 @@ from sage_rlvr.training.problems import files_of
 from sage_rlvr.training.sft import train_sft
 
 Say = Callable[[str], None]
-Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that were done, and steps wanted
+Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # finished steps, and requested steps
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def start(
         config: The decoded recipe.
         kind: "train", "sft" or "offline".
         directory: The run directory.
-        policy: Where the trained policy goes.
+        policy: The folder of the trained policy.
         fork: Continue although the recipe or the installed versions changed.
-        quiet: No progress, and nothing of what `training/opening.py` prints.
-        say: Where sentences go meanwhile. Of several ranks only the first writes and speaks.
+        quiet: No progress, and no output of `training/opening.py`.
+        say: Receives messages meanwhile. Only the first of several ranks writes and reports.
 
     Raises:
         ConfigError, DataError, CheckpointError, RunLocked, TrainingDiverged: See `errors`.
@@ -71,26 +72,30 @@ Facts = Callable[[], Mapping[str, Any] | None]
 
 
 def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
+    base = base_of(config)
+    if base is not None:
+        say(base.line)
+
     def facts() -> dict[str, Any]:
-        files = files_of(config)
+        files = files_of(config) | ({} if base is None else {f"counts of {base.where}": base.digest})
         return run_facts(config) | ({"data": files} if files else {})
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
-        """Train on the engine of the recipe: the last step, and all steps. run: None on a process of TRL that writes no files."""
+        """Train on the engine of the recipe: the last step, and all steps. run: None in a process of TRL that writes no files."""
         if config.engine.name == "trl":
             _require("trl")
-            from sage_rlvr.training.trl import run as trl  # an engine that need not be installed
+            from sage_rlvr.training.trl import run as trl  # an optional engine
 
-            return trl.train(config, run, directory, progress, say), config.steps
+            return trl.train(config, run, directory, progress, say, base), config.steps
         assert run is not None
         if config.engine.name == "verl":
             _require("verl")
-            from sage_rlvr.training.verl import run as verl  # an engine that need not be installed
+            from sage_rlvr.training.verl import run as verl  # an optional engine
 
             return verl.train(config, run, progress, say), config.steps
-        from sage_rlvr.training import loop  # the engines load what they alone need
+        from sage_rlvr.training import loop  # the engines load the libraries that only they need
 
-        return loop.train(config, run, progress), config.steps
+        return loop.train(config, run, progress, base), config.steps
 
     return facts, work
 
@@ -105,7 +110,7 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
 
         return (lambda: None), from_scratch
     _require("trl")
-    from sage_rlvr.training.trl import sft  # an engine that need not be installed
+    from sage_rlvr.training.trl import sft  # an optional engine
 
     tuned = config
 
@@ -137,12 +142,12 @@ _WORK: dict[str, Callable[[Any, Path, Path, Say], tuple[Facts, Work]]] = {"train
 
 
 def _unheard(line: object) -> None:
-    """Says nothing."""
+    """Ignore a message."""
 
 
 def _require(engine: str) -> None:
-    from sage_rlvr.training.trl.versions import require_trl  # an engine that need not be installed
-    from sage_rlvr.training.verl import require_verl  # an engine that need not be installed
+    from sage_rlvr.training.trl.versions import require_trl  # an optional engine
+    from sage_rlvr.training.verl import require_verl  # an optional engine
 
     try:
         {"trl": require_trl, "verl": require_verl}[engine]()

@@ -1,4 +1,4 @@
-"""What results of the Python API have in common: rows as plain values, a data frame of them, and a table for a notebook."""
+"""Common base of results of the Python API: rows as plain values, a data frame of them, and a table for a notebook."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from sage_rlvr.results.tables import frame_of
-
 
 class Rows:
-    """A result that is a table: `rows`, one plain dict each, and what is made of them."""
+    """A result that is a table: `rows`, one plain dict each, and views of them."""
 
     rows: Any
 
@@ -18,8 +16,10 @@ class Rows:
         """The rows as a pandas data frame.
 
         Raises:
-            ModuleNotFoundError: Where pandas is not installed; `rows` has the same values.
+            ModuleNotFoundError: If pandas is not installed; `rows` has the same values.
         """
+        from sage_rlvr.results.tables import frame_of
+
         return frame_of(self.rows)
 
     def _repr_html_(self) -> str:
@@ -38,5 +38,5 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def number(value: object) -> str:
-    """A number as tables show it."""
+    """A number as printed in tables."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

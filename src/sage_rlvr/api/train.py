@@ -1,4 +1,4 @@
-"""`train`, `sft` and `offline`: a recipe becomes a policy."""
+"""`train`, `sft` and `offline`: train a policy from a recipe."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.api.tables import Rows, html_table, number
 from sage_rlvr.config import RunConfig, dump, read_recipe
+from sage_rlvr.extras import explained
 from sage_rlvr.progress import PlainConsole, quiet_libraries
 from sage_rlvr.recipes import locate
 from sage_rlvr.registry import call_of
@@ -18,14 +19,14 @@ from sage_rlvr.runs import read_metrics
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method  # torch
 
-RUNS = Path("runs")  # where runs go by default
-SHOWN = ("step", "loss", "reward/mean", "kl/to_reference", "policy/entropy")  # metrics of a run that its table shows
+RUNS = Path("runs")  # default folder of runs
+SHOWN = ("step", "loss", "reward/mean", "kl/to_reference", "policy/entropy")  # metrics of a run in its table
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, repr=False)
 class Run(Rows):
-    """A run on disk, as `train`, `sft` and `offline` return it; `evaluate`, `compare` and `report` take it in place of a path.
+    """A run on disk, as `train`, `sft` and `offline` return it; `evaluate`, `compare` and `report` accept it instead of a path.
 
     Attributes:
         path: The run directory.
@@ -45,12 +46,12 @@ class Run(Rows):
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done; a run that was interrupted continues with the same call."""
+        """Whether all steps are done; an interrupted run continues with the same call."""
         return self.steps >= self.total
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The metrics, one dict a step, as metrics.jsonl has them."""
+        """The metrics, one dict per step, as in metrics.jsonl."""
         return read_metrics(self.path)
 
     def __fspath__(self) -> str:
@@ -68,6 +69,7 @@ class Run(Rows):
         return super()._repr_html_() + html_table(names, [[number(row.get(name, "")) for name in names] for row in shown])
 
 
+@explained
 def train(
     recipe: str | Path | Method = "grpo",
     *,
@@ -89,26 +91,27 @@ def train(
 
     Args:
         recipe: A recipe file, the name of a shipped recipe, the name of a method ("maxrl", "sage_branch"), or a method object.
-        task: Whose settings a method gets: "countdown" (the default), "words", "repair", "knights", "steps", "countdown_chat",
-            "gsm", a recipe file, or a file of rows such as "mine.jsonl". A recipe file has its own.
+        task: The task whose settings a method gets: "countdown" (the default), "words", "repair", "knights", "steps",
+            "countdown_chat", "gsm", a recipe file, or a file of rows such as "mine.jsonl". A recipe file contains its task.
         run: The run directory; by default runs/<recipe>-s<seed>.
         edits: {dotted key: value}, as `--a.b value` on the command line.
         fork: Continue a run although its recipe or the installed versions changed.
         quiet: No progress and no objective.
-        say: Where sentences go meanwhile; by default stderr.
-        **settings: Keys of a recipe in place of the recipe's: steps=40, seed=1, model="my/model", rollout={"group_size": 8},
+        say: Receives messages meanwhile; by default they go to stderr.
+        **settings: Keys of a recipe, instead of the recipe's: steps=40, seed=1, model="my/model", rollout={"group_size": 8},
             optimizer=OptimizerConfig(lr=1e-5).
 
     Returns:
         The `Run`: its directory, policy and metrics.
 
     Raises:
-        ConfigError: Where a setting means nothing; the message has its place and the next step.
+        ConfigError: If a setting is invalid; the message has its place and the next step.
         CheckpointError, RunLocked, TrainingDiverged: See `sage_rlvr.errors`.
     """
     return begin("train", recipe, task=task, run=run, edits=edits, fork=fork, quiet=quiet, say=say, settings=settings)
 
 
+@explained
 def sft(
     recipe: str | Path = "sft",
     *,
@@ -126,7 +129,7 @@ def sft(
     Args:
         recipe: A recipe file, or the name of a shipped one ("countdown/sft", "words/sft").
         run: The run directory; by default runs/<recipe>.
-        out: Where the policy goes; by default <run>/policy.
+        out: The folder of the policy; by default <run>/policy.
         edits: See `train`.
         quiet: See `train`.
         say: See `train`.
@@ -136,11 +139,12 @@ def sft(
         The `Run`.
 
     Raises:
-        ConfigError: Where a setting means nothing.
+        ConfigError: If a setting is invalid.
     """
     return begin("sft", recipe, run=run, out=out, edits=edits, quiet=quiet, say=say, settings=settings)
 
 
+@explained
 def offline(
     recipe: str | Path,
     *,
@@ -159,7 +163,7 @@ def offline(
     Args:
         recipe: A recipe file, or the name of a shipped one.
         run: The run directory; by default runs/<recipe>-s<seed>.
-        out: Where the policy or the reward model goes; by default <run>/policy.
+        out: The folder of the policy or the reward model; by default <run>/policy.
         edits: See `train`.
         fork: See `train`.
         quiet: See `train`.
@@ -170,7 +174,7 @@ def offline(
         The `Run`.
 
     Raises:
-        ConfigError: Where a setting means nothing.
+        ConfigError: If a setting is invalid.
     """
     return begin("offline", recipe, run=run, out=out, edits=edits, fork=fork, quiet=quiet, say=say, settings=settings)
 
@@ -182,20 +186,20 @@ def read(
     edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig]:
-    """The name of a recipe, of run directories, and what it means with these edits and settings."""
+    """The name of a recipe, used in run directories, and the decoded recipe with these edits and settings."""
+    given = dict(settings or {})
+    if not isinstance(recipe, str | Path):
+        given["method"], recipe = recipe, "grpo"  # the task's settings with this method
+    located = locate(recipe, task)  # a misspelled name raises its error before torch is imported
     from sage_rlvr.core.method import Method  # torch
 
-    given = dict(settings or {})
-    if isinstance(recipe, Method):
-        given["method"], recipe = recipe, "grpo"  # the task's settings with this method
-    located = locate(recipe, task)
     plain = {name: dump(value) if _is_part(value) else value for name, value in given.items()}
     name = given["method"].name.replace("+", "_") if isinstance(given.get("method"), Method) else located.name
     return name, read_recipe(located, pairs_of(edits), command, settings=plain)
 
 
 def pairs_of(edits: Mapping[str, Any] | Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Edits as the command line has them: (dotted key, YAML text)."""
+    """Edits in the form of the command line: (dotted key, YAML text)."""
     return [(key, _as_yaml(value)) for key, value in edits.items()] if isinstance(edits, Mapping) else list(edits)
 
 
@@ -228,9 +232,9 @@ def begin(
 ) -> Run:
     """Start or continue the run of `command` ("train", "sft", "offline"): see these functions."""
     quiet_libraries()
+    name, config = read(command, recipe, task, edits, settings)
     from sage_rlvr.api.start import start  # torch
 
-    name, config = read(command, recipe, task, edits, settings)
     directory = directory_of(command, name, config, run)
     policy = Path(out) if out is not None else directory / "policy"
     say = say or to_stderr
@@ -242,6 +246,6 @@ def begin(
 
 
 def to_stderr(line: str) -> None:
-    """Where sentences go by default."""
+    """Print a line to stderr: the default for messages."""
     PlainConsole(stderr=True).print(line, soft_wrap=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command `sage-rlvr`. Loaded late, so that a module of this package can be used without the command line."""
+    """The command `sage-rlvr`. Imported late, so that a module of this package can be used without the command line."""
     from sage_rlvr.cli.app import main as run
 
     run(argv)

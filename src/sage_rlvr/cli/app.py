@@ -1,6 +1,6 @@
 """The command line: the table of commands, argument parsing, error handling and exit codes.
 
-YAML first; `--a.b value` edits the recipe before it is decoded. A command is one class in one file: options, help and work.
+YAML first; `--a.b value` edits the recipe before it is decoded. A command is one class in one file: options, help and execution.
 """
 
 from __future__ import annotations
@@ -11,30 +11,34 @@ import importlib
 import os
 import select
 import signal
+import stat
 import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TextIO
 
 import sage_rlvr
 from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.escaping import visible
-from sage_rlvr.process import end_with_parent
+from sage_rlvr.names import COMMANDS as OF_CONTRIB
+from sage_rlvr.process import end_fork, end_with_parent, never_silently_ended
 from sage_rlvr.progress import quiet_libraries
-from sage_rlvr.registry import contributed
 
-CONTRIB = ""  # the home of a command that contrib/entry_points.txt names
+CONTRIB = ""  # for a command whose class is in names.py
 GROUPS = {
     "train": {
         "demo": "sweep:Demo",
         "train": "train:Train",
+        "preflight": CONTRIB,
         "sft": "train:Sft",
         "offline": "train:Offline",
         "sweep": "sweep:Sweep",
+        "diagnose": "diagnose:Diagnose",
     },
     "evaluate": {
         "eval": "evaluate:Eval",
@@ -59,36 +63,72 @@ GROUPS = {
         "push": CONTRIB,
         "doctor": "doctor:Doctor",
     },
-}  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
+}  # name: file of this folder and class, imported on use: the overview needs none of their libraries
 _HOMES = {name: home for group in GROUPS.values() for name, home in group.items()}
-COMMANDS = {name: f"sage_rlvr.cli.{home}" if home else contributed("command")[name] for name, home in _HOMES.items()}
+COMMANDS = {name: f"sage_rlvr.cli.{home}" if home else OF_CONTRIB[name] for name, home in _HOMES.items()}
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-_OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
-FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
+_OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # a file for a folder, or the reverse
+_RECURSION = sys.getrecursionlimit()
+FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's 1 is the exit code for a pipe without a reader
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done; 130 interrupted by Ctrl-C and saved, 143 by SIGTERM; 1 stdout closed early (broken pipe); 2
-    an error in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken, or `eval --gate` fails;
-    70 a bug in this program, with Python's traceback."""
+    """Entry point. Exit codes: 0 done; 130 interrupted by Ctrl-C, 143 by SIGTERM; 1 stdout closed early (broken pipe); 2 an error
+    in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken, `eval --gate` fails, or
+    `preflight` and `diagnose` see a run that cannot learn (1: warnings); 70 a bug in this program, with Python's traceback."""
     _quiet_libraries()
     end_with_parent()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     session = Session()
+    streams = _Streams(session)
     try:
-        try:
-            code = _answered(list(sys.argv[1:] if argv is None else argv), session)
-        finally:
-            sys.stdout.flush()  # here, where a pipe without a reader is answered
+        with never_silently_ended(lasting=argv is None) as done:
+            try:
+                code = _answered(list(sys.argv[1:] if argv is None else argv), session, streams)
+            finally:
+                end_fork()
+                streams.put_back()
+                sys.stdout.flush()  # where a pipe without a reader is handled
+            for name, harm in streams.lost.items():
+                session.note(f"{name} was {harm} by a plugin or a library, so output is lost; remove that")
+            code = done(code or (2 if streams.lost else 0))
     except BrokenPipeError:
-        session.out.on_broken_pipe()  # what rich does when it notices first: exit code 1, nothing said
+        session.out.on_broken_pipe()  # if rich notices first: exit code 1, without a message
     except OSError as error:
-        if not _is_stdouts(error):
+        if not _is_streams(error):
             raise
-        code = _unwritten(error, session)
+        code = _unwritten(error)
     sys.exit(code)
 
 
-def _answered(words: list[str], session: Session) -> int:
+class _Streams:
+    """stdout and stderr as the command found them, which foreign code may close or replace. lost: name -> what happened."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.lost = session, dict[str, str]()
+        self.found: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+
+    def put_back(self) -> None:
+        """Restore them; a closed one is reopened, because Python closes only the object and leaves the file open."""
+        for number, (name, stream) in enumerate(self.found.items(), start=1):
+            if stream.closed:
+                self.lost[f"sys.{name}"], self.found[name] = "closed", _reopened(number)
+            elif getattr(sys, name) is None:
+                self.lost[f"sys.{name}"] = "set to None"
+            setattr(sys, name, self.found[name])
+        self.session.out.file, self.session.err.file = self.found["stdout"], self.found["stderr"]
+
+
+def _reopened(number: int) -> TextIO:
+    try:
+        return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    except OSError:
+        return open(os.devnull, "w")
+
+
+def _answered(words: list[str], session: Session, streams: _Streams) -> int:
     try:
         return run(words, session)
     except SageError as error:
@@ -97,13 +137,21 @@ def _answered(words: list[str], session: Session) -> int:
         session.note(error)
         return 2
     except KeyboardInterrupt as stop:
-        session.note("interrupted; finished work is saved, and the same command continues")
+        saved = "; finished work is saved, and the same command continues" if session.resumes else ""
+        session.note(f"interrupted{saved}")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
+        streams.put_back()
+        if isinstance(error, ValueError) and "closed" in streams.lost.values():
+            return 2  # written to it; `main` reports it
+        if isinstance(error, RecursionError) and (limit := sys.getrecursionlimit()) < _RECURSION:
+            sys.setrecursionlimit(_RECURSION)
+            session.note(f"sys.setrecursionlimit({limit}) of a plugin or a library ended this command; remove that call")
+            return 2
         if isinstance(error, ModuleNotFoundError) and (needs := extras.advice(error)):
             session.note(f"sage-rlvr {words[0] if words else ''} {needs}")
             return 2
-        if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
+        if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_streams(error):
             raise
         if isinstance(error, OSError) and error.errno in (*_OF_A_DISK, *_OF_A_PLACE) and error.filename:
             from sage_rlvr.runs.files import disk_problem
@@ -116,7 +164,7 @@ def _answered(words: list[str], session: Session) -> int:
         others = "".join(f" or in {name}" for name in plugins.loaded())
         session.note(f"a bug in sage-rlvr{others}, exit code {FAULT}: please report it with the lines above")
         return FAULT
-    except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
+    except BaseException as error:  # sys.exit of a foreign part, which would end as success; that of --help is not an error
         if (message := plugins.blame(error)) is None:
             raise
         return _blamed(message, session)
@@ -128,29 +176,58 @@ def _blamed(message: str, session: Session) -> int:
     return 2
 
 
-def _is_stdouts(error: Exception) -> bool:
-    """Whether the error is that stdout takes no more (a full disk); errors of other files name theirs."""
-    full = isinstance(error, OSError) and error.errno in (*_OF_A_DISK, errno.EFBIG)
-    if not full or error.filename is not None:
-        return False
+def _is_streams(error: Exception) -> bool:
+    """Whether the error is that stdout or stderr cannot be written (a full disk, a closed file); errors of other files name
+    their file."""
+    full = isinstance(error, OSError) and error.errno in (*_OF_A_DISK, errno.EFBIG, errno.EBADF)
+    return full and error.filename is None and not (_takes(sys.stdout) and _takes(sys.stderr))
+
+
+def _takes(stream: TextIO) -> bool:
+    """Whether a stream can be written. A terminal or pipe is never full and is not written to; a file gets a line end, which
+    is removed again."""
     try:
-        os.write(sys.stdout.fileno(), b"\n")
+        stream.flush()
+        file = stream.fileno()
+        about = os.fstat(file)
+        if stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode) or stream.isatty():
+            return True
+        os.write(file, b"\n")
+        if stat.S_ISREG(about.st_mode):
+            os.ftruncate(file, about.st_size)
+            os.lseek(file, min(about.st_size, os.lseek(file, 0, os.SEEK_CUR)), os.SEEK_SET)
     except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
-def _unwritten(error: OSError, session: Session) -> int:
-    """The exit code where stdout takes no more, with a sentence."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be tried again at the end
-    session.note(f"stdout: cannot be written: {error.strerror}; the output is truncated. Redirect the output, or free some space")
+def _unwritten(error: OSError) -> int:
+    """The exit code if stdout or stderr cannot be written, with a sentence on the other one."""
+    name, full, other = ("stderr", sys.stderr, sys.stdout) if _takes(sys.stdout) else ("stdout", sys.stdout, sys.stderr)
+    _discard(full)
+    closed = "it was closed by a plugin or a library; remove that"
+    advice = closed if error.errno == errno.EBADF else "redirect the output, or free some space"
+    try:
+        print(
+            f"{name}: cannot be written: {error.strerror}; the output is truncated. To mend: {advice}. Then run the same command "
+            "again: a run continues",
+            file=other,
+            flush=True,
+        )
+    except OSError:
+        _discard(other)
     return 2
 
 
+def _discard(stream: TextIO) -> None:
+    """Redirect a stream to nothing: its unwritten data would be tried again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _reader_is_gone() -> bool:
-    """Whether stdout is a pipe that nobody reads; a pipe to a worker may break as well, which is a fault."""
+    """Whether stdout is a pipe without a reader; a pipe to a worker may break as well, which is an error."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors are always told
+    poll.register(sys.stdout.fileno(), 0)  # errors are always printed
     return bool(poll.poll(0))
 
 
@@ -164,7 +241,7 @@ def run(words: Sequence[str], session: Session) -> int:
         session.say(f"sage-rlvr {sage_rlvr.__version__}")
         return 0
     name, command, unknown = parse(words)
-    session.edits = _edits(name, command, unknown)
+    session.edits, session.resumes = _edits(name, command, unknown), command.resumes
     return command.execute(session)
 
 
@@ -177,14 +254,14 @@ def overview() -> str:
     lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
     lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["", "Exit codes: 0 done; 2 an error in the input, with the next step in the message;"]
-    lines += ["3 a rule of `compare --fail-on` is broken, or `eval --gate` fails;"]
+    lines += ["3 a rule of `compare --fail-on` is broken, `eval --gate` fails, or a run cannot learn (`preflight`, `diagnose`);"]
     lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
-    lines += ["1 stdout was closed early (broken pipe); 70 a bug in this program."]
+    lines += ["1 warnings of `preflight` or `diagnose`, or stdout was closed early; 70 a bug in this program."]
     return "\n".join(lines)
 
 
 def _headline(module: str, name: str) -> str:
-    """The first line of a class's docstring, read as text: importing the commands would take longer than the answer."""
+    """The first line of a class's docstring, read as text: importing the commands would be too slow."""
     file = Path(sage_rlvr.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
     tree = ast.parse(file.read_text(encoding="utf-8"))
     kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -199,7 +276,7 @@ def command_of(name: str) -> type[Command]:
 
 
 def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
-    """Name and command that were typed, and the words that are none of its options. `--help` and bad options end the process."""
+    """The typed name and command, and the words that are none of its options. `--help` and bad options end the process."""
     import tyro
 
     first, rest = words[0], list(words[1:])
@@ -210,11 +287,31 @@ def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
     kind = command_of(first)
     _refuse_empty_paths(kind, rest)
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
-    return first, *tyro.cli(kind, prog=f"sage-rlvr {first}", args=rest, config=style, return_unknown_args=True)
+    rest, edits = _apart(kind, rest)
+    command, unknown = tyro.cli(kind, prog=f"sage-rlvr {first}", args=rest, config=style, return_unknown_args=True)
+    return first, command, [*edits, *unknown]
+
+
+def _apart(kind: type[Command], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without `--a.b value`, and these: for a command with an optional argument, which would otherwise be the value."""
+    if not kind.optional_argument:
+        return list(words), []
+    options = {"--help", *("--" + field.name.replace("_", "-") for field in fields(kind))}
+    left, edits, rest = [], [], list(words)
+    while rest:
+        word = rest.pop(0)
+        key, equals, _ = word.partition("=")
+        if not key.startswith("--") or key.replace("_", "-") in options:
+            left.append(word)
+            continue
+        edits.append(word)
+        if not equals and rest:
+            edits.append(rest.pop(0))
+    return left, edits
 
 
 def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
-    """An empty word would be the current folder to a path: a shell gives one where a variable is not set."""
+    """Raise an error for an empty word, which would mean the current folder as a path: a shell passes one for an unset variable."""
     paths = {"--" + field.name.replace("_", "-") for field in fields(command) if "Path" in str(field.type)} | {"--run-dir", "-o"}
     for word, following in zip(words, [*words[1:], "-"], strict=False):
         name, equals, value = word.partition("=")
@@ -223,7 +320,7 @@ def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
 
 
 def _instead(words: Sequence[str]) -> str:
-    """Which command may have been meant."""
+    """The command that may have been meant."""
     if family := [name for name in COMMANDS if name.startswith(f"{words[0]} ")]:
         return f"choose from {', '.join(family)}"
     near = _nearest(" ".join(words[:2]), COMMANDS) or _nearest(words[0], COMMANDS)
@@ -236,13 +333,13 @@ def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def _quiet_libraries() -> None:
-    """No progress bars of libraries, and warnings in a line."""
+    """Disable progress bars of libraries, and print warnings in one line."""
     quiet_libraries()
     warnings.formatwarning = lambda message, category, *rest: visible(f"{category.__name__}: {message}\n")
 
 
 def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[str, str]]:
-    """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else is refused by name, with its neighbor."""
+    """["--a.b", "v", "--c=w"] -> [("a.b", "v"), ("c", "w")]; anything else raises an error with its name and the nearest option."""
     options = ["--" + field.name.replace("_", "-") for field in fields(command)]
     edits: list[tuple[str, str]] = []
     rest = list(unknown)

@@ -18,11 +18,11 @@ from sage_rlvr.progress import reporting
 if TYPE_CHECKING:
     from sage_rlvr.api.compare import Comparison
     from sage_rlvr.results.rejudged import Rejudged
-    from sage_rlvr.results.sources import GivenRows
+    from sage_rlvr.verdicts.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
-BATCH = 2048  # completions that are judged between two lines of progress
-FAILED = 3  # exit code of a rule of --fail-on that is broken
+BATCH = 2048  # completions between two lines of progress
+FAILED = 3  # exit code for a broken rule of --fail-on
 
 
 @dataclass(frozen=True)
@@ -31,45 +31,51 @@ class Compare(Command):
 
     The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of lm-eval, inspect_ai,
     lighteval, verl or TRL), a record (.npz), a run directory, a sample store, "embedded", or NAME=PATH[,PATH...]; several paths
-    are training seeds of one method, or sample stores of one policy at several temperatures. FILE@WORD takes the rows of one step,
-    arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
+    are training seeds of one method, or sample stores of one policy at several temperatures. FILE@WORD selects the rows of one
+    step, arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
+    """The arms, two or more, the control first: PATH, FILE@WORD or NAME=PATH[,PATH...]; or one folder of a sweep."""
     split: Literal["train", "validation", "test"] | None = None
     """The split of the evaluations (default: the sweep's split, else test)."""
     k: int | None = None
-    """k of pass@k (default: 256, or the number of samples of smaller stores)."""
+    """The largest k of pass@k, the share of problems that one of k samples solves (default: all samples, at most 256)."""
     samples: int | None = None
     """For sample stores and files of samples: use the first N samples of each problem (default: all, which requires equal
     numbers)."""
     correct: tuple[str, ...] = ()
-    """For files of rows with several scores: the one that stands for correct (a metric,filter of lm-eval, a scorer, a reward)."""
+    """For files of rows with several scores: the one that means correct in every file (a metric,filter of lm-eval, a scorer,
+    a reward); two names, one of each file, if the same score has two names."""
+    unscored: Literal["wrong", "omit"] | None = None
+    """For files of rows: completions without a score (null, NaN, an error) count as wrong, or their problems are left out on both
+    sides (default: an error that counts them)."""
     right_from: float | None = None
     """For files of rows with graded scores: the least score that counts as correct."""
     verify: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
-    """For files of rows with texts and golds: judge every completion again, reading its answer there, beside the file's score."""
+    """For files of rows with texts and golds: judge every completion again, reading its answer at this place, in addition to the
+    file's score."""
     chance: tuple[str, ...] = ()
     """For files of rows: the probability that one guess is right, X for all tasks or TASK=X; of four choices 0.25."""
     task: str | None = None
     """For files of rows: the task of the problems, by name or of a recipe (.yaml); its guesses give the chance floor."""
+    fixed_problems: bool = False
+    """For several training seeds: judge methods on these problems only; by default on such problems, whose choice is in the
+    intervals."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
     """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
     out: Path | None = None
-    """Also write the page, the figures and summary.json into this folder, or beside this .html file."""
+    """Also write the page, the figures and summary.json into this folder, or next to this .html file."""
     json: bool = False
     """Print the verdicts as JSON instead of text (schema: docs/reference/verdict.schema.json)."""
     fail_on: tuple[str, ...] = ()
     """Exit with code 3 if pass@K is lower than the control's (pass@8), lower at any k (loss), or higher at no k (no-gain)."""
 
     def execute(self, session: Session) -> int:
-        """Read the arms, judge again where asked, print or write the comparisons. Returns 0; raises ConfigError for options that
-        do not go together, DataError for inputs that cannot be compared."""
-        from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
-        from sage_rlvr.api.printed import patterns, print_results
-        from sage_rlvr.results.rejudged import lines
-        from sage_rlvr.runs import write_json_atomic
+        """Read the arms, judge again if requested, print or write the comparisons. Returns 0; raises ConfigError for options
+        that cannot be combined, DataError for inputs that cannot be compared."""
+        from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores
 
         self._check_taken()
         if self.patterns and self.arms and not has_stores(self.arms):
@@ -77,7 +83,8 @@ class Compare(Command):
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
             comparison = comparison_of(
                 self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from,
-                chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
+                unscored=self.unscored, chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
+                fixed_problems=self.fixed_problems,
             )  # fmt: skip
         results, rows = comparison.results, comparison.comparisons
         if self.support and any(row.cluster for row in results.table.rows):
@@ -85,23 +92,34 @@ class Compare(Command):
         rejudged = self._rejudged(session, results.given)
         broken = self._judge(session, comparison, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
-            if not self.json:
+            if not self.json and results.of_files and not self.support:
+                from sage_rlvr.verdicts.verdict_text import all_lines
+
+                session.say(*all_lines(results, comparison.findings))
+            elif not self.json:
+                from sage_rlvr.api.printed import print_results
+
                 print_results(session.out, results, comparison.findings, support=self.support)
             if rejudged and not self.json:
+                from sage_rlvr.results.rejudged import lines
+
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
+                from sage_rlvr.api.printed import patterns
+
                 session.say(*patterns(results))
             if self.out is not None:
+                from sage_rlvr.api.report import write_page
+
                 page = write_page(comparison, self.out)
                 folder = page.written[0].parent
-                write_json_atomic(folder / "summary.json", page.values["summary"])
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
                 (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
     def _check_taken(self) -> None:
-        """Raise ConfigError where no arm is left, because an option of several words took all of them."""
+        """Raise ConfigError if no arm is left, because an option with several words took all of them."""
         words = {"--correct": self.correct, "--chance": self.chance, "--fail-on": self.fail_on}
         taken = [(option, values) for option, values in words.items() if len(values) > 1]
         if taken and not self.arms:
@@ -113,12 +131,11 @@ class Compare(Command):
 
     def _rejudged(self, session: Session, given: Sequence[GivenRows]) -> list[Rejudged]:
         """The completions of files judged again, with --verify."""
+        if self.verify is None:
+            return []
         from sage_rlvr.progress import counting
         from sage_rlvr.results.rejudged import rejudge
         from sage_rlvr.verifiers.pool import shared
-
-        if self.verify is None:
-            return []
 
         def judge(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
             verdicts: list[Verdict] = []
@@ -132,11 +149,11 @@ class Compare(Command):
 
     def _judge(self, session: Session, comparison: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
-        from sage_rlvr.results.verdict_json import tree
-        from sage_rlvr.results.verdict_text import failures
-
         if not self.json and not self.fail_on:
             return []
+        from sage_rlvr.verdicts.verdict_json import tree
+        from sage_rlvr.verdicts.verdict_text import failures
+
         results = comparison.results
         if not results.sampled_only:
             raise ConfigError(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.extras import missing
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.extras import install, missing
 
 if TYPE_CHECKING:
     from sage_rlvr.config import TrainConfig
@@ -24,8 +25,8 @@ class Doctor(Command):
 
     RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. No weights are downloaded. If the weights of
-    --model, or of a recipe's own model, are on this machine, a probe of about ten seconds says what a step of RECIPE (default grpo)
-    takes on the loop."""
+    --model, or of the recipe's model, are on this machine, a probe of about twenty seconds measures a step of RECIPE (default
+    grpo) on the loop. Settings without a method, such as rows/base, are those of grpo."""
 
     recipe: tyro.conf.Positional[str | None] = None
     """An RL recipe or a method: a file or a name."""
@@ -35,9 +36,10 @@ class Doctor(Command):
     """Numbers of GPUs for the cost of a step."""
 
     def execute(self, session: Session) -> int:
-        """Exit code 0 where all that is installed works, with or without torch, else 2; 0 after counting."""
+        """Exit code 0 if everything installed works, with or without torch, else 2; 0 after counting."""
         if self.model is not None or self.recipe is not None:
-            session.say(*self.counted())
+            for lines in self.counted(session.note):
+                session.say(*lines)
             return 0
         facts = {
             "python": platform.python_version(),
@@ -54,29 +56,49 @@ class Doctor(Command):
         session.out.print(conclusion, style="bold")
         return 0 if good else 2
 
-    def counted(self) -> list[str]:
-        """What a recipe and a model cost, in lines."""
+    def counted(self, note: Callable[[str], None]) -> Iterator[list[str]]:
+        """The cost of a recipe and a model, in lines: counts, then measurements of a probe. note: receives messages meanwhile."""
+        if any(number < 1 for number in self.gpus):
+            raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: each number must be at least 1")
+        note("doctor: counting from config.json")  # before torch is imported, which takes seconds
         from sage_rlvr.config import TrainConfig, read_recipe
+
+        assumed = [] if self.recipe is None else missing_parts(self.recipe)
         from sage_rlvr.models.folders import EMBEDDED
         from sage_rlvr.models.smollm2 import LONG_NAMES
         from sage_rlvr.training.counts.footprint import footprint_lines
 
-        if any(number < 1 for number in self.gpus):
-            raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: each number must be at least 1")
         edits = [("model", self.model)] if self.model else []
-        config = None if self.recipe is None else read_recipe(self.recipe, edits, "train")
+        config = None
+        if self.recipe is not None:
+            for key, value in assumed:
+                note(f"doctor: {self.recipe} has no {key}: counted with {value}")
+            config = read_recipe(self.recipe, [*edits, *assumed], "train")
         assert config is None or isinstance(config, TrainConfig)
-        lines = footprint_lines(self.model, config, self.gpus)
+        yield footprint_lines(self.model, config, self.gpus)
         if self.model is None and (config is None or config.engine.name != "loop" or config.model == EMBEDDED):
-            return lines
+            return
         usual = "real/grpo" if self.model in LONG_NAMES else "grpo"
         probed = read_recipe(usual, edits, "train") if config is None else config
         assert isinstance(probed, TrainConfig)
-        return [*lines, "", *cost_lines(probed)]
+        yield ["", *cost_lines(probed, note)]
 
 
-def cost_lines(config: TrainConfig) -> list[str]:
-    """What a step of a recipe takes on this machine, or why that is not known."""
+def missing_parts(recipe: str) -> list[tuple[str, str]]:
+    """Edits that complete the settings of a task: grpo for a method, and for the rows of rows/base, problems in words."""
+    from sage_rlvr.recipes import ROWS, load, locate
+
+    located = locate(recipe)
+    tree = load(located)
+    if "rollout" not in tree or "method" in tree:
+        return []
+    of_rows = located.file.parent.name == ROWS and not {"task", "data"} & tree.keys()
+    return [("method", "grpo"), *([("task", "countdown_chat")] if of_rows else [])]
+
+
+def cost_lines(config: TrainConfig, note: Callable[[str], None]) -> list[str]:
+    """The cost of a step of a recipe on this machine, or why it is unknown. note: receives messages meanwhile."""
+    from sage_rlvr.evaluation.base_samples import base_of
     from sage_rlvr.models.folders import has_weights
     from sage_rlvr.models.smollm2 import INSTALL, LONG_NAMES
     from sage_rlvr.training.counts.probe import probe
@@ -85,20 +107,21 @@ def cost_lines(config: TrainConfig) -> list[str]:
         advice = f"; run: {INSTALL}" if config.model in LONG_NAMES else ""
         return [f"no probe on this machine: it has no weights of {config.model}{advice}"]
     try:
-        return list(probe(config).lines())
-    except ConfigError as error:
+        return list(probe(config, note, base_of(config)).lines())
+    except (ConfigError, DataError) as error:
         return [f"no probe on this machine: {error}"]
 
 
 def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
-    """Whether what is installed for training works, and the conclusion. The base install has none of it, which is no fault."""
+    """Whether the parts installed for training work, and the conclusion. The base install has none of them, which is not an
+    error."""
     absent = missing("train")
     if "torch" in absent:
         facts["train"] = f"not installed: no {', '.join(absent)}"
-        return True, "compare, report, audit, verify and plan work; to train and evaluate models: pip install 'sage-rlvr[train]'"
+        return True, f"compare, report, audit, verify and plan work; to train and evaluate models {install('train')}"
     if absent:
         facts["train"] = f"incomplete: no {', '.join(absent)}"
-        return False, "training does not work; run: pip install 'sage-rlvr[train]'"
+        return False, f"training does not work; {install('train')}"
     try:
         import torch
         import transformers
@@ -117,7 +140,7 @@ def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
 
 
 def _bfloat16_facts(prompts: Any, rollout: Any, wanted: Any) -> str:
-    """How far log-probs of the policy in bfloat16 lie from float32's, on the same completions."""
+    """The difference of the policy's log-probs in bfloat16 and float32, on the same completions."""
     import torch
 
     from sage_rlvr.models.devices import placed
@@ -133,7 +156,7 @@ def _bfloat16_facts(prompts: Any, rollout: Any, wanted: Any) -> str:
 
 
 def _policy_facts(facts: dict[str, str]) -> bool:
-    """Load the shipped policy, sample from it and hold the sample's log-probs against the scorer's."""
+    """Load the shipped policy, sample from it and compare the sample's log-probs with the scorer's."""
     import torch
 
     from sage_rlvr.core.keys import Key

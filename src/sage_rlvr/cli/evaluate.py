@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import tyro
 
@@ -23,18 +23,20 @@ class Eval(Command, EvalSettings):
 
     WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, and a task that lists its solutions):
     pass@k, support, temperature frontier. By samples, on any task: every completion is stored; the same command continues
-    after any interruption, and a larger --samples adds samples. With --gate the exit code is 3 where the policy is not above
-    chance or leaves other room than required."""
+    after any interruption, and a larger --samples adds samples. With --gate the exit code is 3 if the policy is not above chance
+    or leaves other room than required."""
+
+    resumes: ClassVar[bool] = True
 
     what: tyro.conf.Positional[str]
     """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"; with --gate also a sample store."""
     quiet: bool = False
     """Do not print progress."""
     json: bool = False
-    """Print the rows, and the gate and the KL where they were computed, as JSON instead of text."""
+    """Print the rows, and the gate and the KL if they were computed, as JSON instead of text."""
 
     def execute(self, session: Session) -> int:
-        """Evaluate, print and keep."""
+        """Evaluate, print and store the result."""
         from sage_rlvr.api.evaluate import evaluation_of
 
         settings = EvalSettings(**{f.name: getattr(self, f.name) for f in fields(EvalSettings)})

@@ -22,7 +22,7 @@ class Report(Command):
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """The output file or folder (default: report.html or report.md in the current folder)."""
+    """The output file or folder (default: report.html or report.md in the current folder); summary.json is written beside it."""
     format: Literal["html", "md"] = "html"
     """html opens without network; md has the sentences and tables."""
     png: Path | None = None
@@ -38,7 +38,7 @@ class Report(Command):
 
     def execute(self, session: Session) -> int:
         """Write the page and print its files and its answer. Returns 0; raises DataError for inputs that cannot be read."""
-        from sage_rlvr.api import report
+        from sage_rlvr.api.report import report
 
         with reporting(session.note, f"report: reading {', '.join(self.runs)}, comparing, drawing figures"):
             page = report(

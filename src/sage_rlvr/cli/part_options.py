@@ -24,16 +24,16 @@ from sage_rlvr.registry import first_sentence, in_snake_case, registry_of
 from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
-    "advantage", "surrogate", "reduction", "guide", "rollout_plan", "extra", "schedule",
+    "advantage", "surrogate", "reduction", "guide", "rollout_plan", "extra", "schedule", "prompt_weight",
 )  # fmt: skip
-"""The kinds of parts that a method is made of."""
+"""The kinds of parts of a method."""
 SHOWN_GROUP = 8
 FAR = 1e12
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a part, as text: its default, what it may be, and the sentence of the docstring that names it."""
+    """An option of a part, as text: its default, its allowed values, and the sentence of the docstring that names it."""
 
     name: str
     default: str
@@ -57,14 +57,14 @@ def _shown(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-# ---- what an option may be
+# ---- allowed values of an option
 
 
 def allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
-    """In words; a number as the interval that the part accepts, the other options at their defaults."""
+    """The allowed values in words; for a number the interval that the part accepts, with the other options at their defaults."""
     members = typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
     phrases = [_allowed(part, name, one) for one in members]
-    return " or ".join(dict.fromkeys(filter(None, phrases))) or phrase(hint)  # none, where it refuses its own defaults
+    return " or ".join(dict.fromkeys(filter(None, phrases))) or phrase(hint)  # none, if it raises an error for its defaults
 
 
 def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
@@ -76,7 +76,7 @@ def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
         return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
     if hint in (int, float):
         counts = [other for other, (kind, _) in parameters(part).items() if kind is int and other != name]
-        for settings in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`
+        for settings in ({}, *({other: 1} for other in counts)):  # `base_prompts` raises an error without `base`
             if text := interval(lambda value, settings=settings: accepts(part, name, value, **settings), hint):
                 return "".join((text, *(f", with {other}" for other in settings)))
         return ""
@@ -84,8 +84,8 @@ def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
 
 
 def accepts(part: Callable[..., Any], name: str, value: Any, **settings: Any) -> bool:
-    """Whether the part can be made with this value, the other options as in `settings` or at their defaults; those without one
-    at 1 or at `FAR`."""
+    """Whether the part can be made with this value, the other options as in `settings` or at their defaults; those without a
+    default at 1 or at `FAR`."""
     needed = [key for key, (_, default) in parameters(part).items() if default is inspect.Parameter.empty and key != name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,9 +99,9 @@ def accepts(part: Callable[..., Any], name: str, value: Any, **settings: Any) ->
 
 
 def interval(accepted: Callable[[Any], bool], kind: type[int] | type[float]) -> str:
-    """The numbers that are accepted, which must be one interval: "0 <= x < 1", "x >= 1", "any number"; "" where none is.
+    """The numbers that are accepted, which must be one interval: "0 <= x < 1", "x >= 1", "any number"; "" if none is.
 
-    Its ends are looked for among round numbers and then by halving, to nine digits.
+    Its ends are searched among round numbers and then by halving, to nine digits.
     """
     word = "whole number" if kind is int else "number"
     grid = [-FAR, *(float(n) for n in range(-3, 41)), 0.25, 0.5, 0.75, 1.1, 1.5, 2.5, 100.0, 1000.0, 1e4, FAR]
@@ -138,19 +138,19 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-# ---- what is said of it
+# ---- the description of an option
 
 
 def sentence(part: Callable[..., Any], name: str) -> str:
-    """What the docstring of the part, of its base classes, or of `Anchor` says of an option, in one sentence; "" where none does.
+    """Return the sentence about an option in the docstring of the part, of its base classes, or of `Anchor`; "" if there is none.
 
-    A sentence that begins with "name:" says it, or else the first in which the name stands. A line that begins with "name:"
-    begins a sentence, whatever the line before it ends with.
+    It is the sentence that begins with "name:", or else the first that contains the name. A line that begins with "name:"
+    begins a sentence, however the line before it ends.
     """
     bases = inspect.getmro(part) if inspect.isclass(part) else (part,)
     texts = [inspect.cleandoc(one.__doc__) for one in (*bases, Anchor) if one is not object and one.__doc__]
     line = re.compile(rf"(?m)^ *(?=`?(?:{'|'.join(map(re.escape, parameters(part)))})\b(?:, \w+)*`?: )")
-    texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" goes on with nothing
+    texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" does not continue a sentence
     sentences = [one(text, name) for one in (_definition, _naming) for text in texts]
     return next(filter(None, sentences), "").removesuffix(".")
 
@@ -162,13 +162,13 @@ ROW = re.compile(r"(?m)^ *(\w+(?:, \w+)*)  +(?=\S)")
 
 
 def _sentences(text: str) -> list[str]:
-    """Of a docstring; a row of an aligned table, "name  text", becomes "name: text"."""
+    """Split a docstring into sentences; a row of an aligned table, "name  text", becomes "name: text"."""
     text = ROW.sub(r"\n\n\1: ", text)
     return [one for part in text.split("\n\n") for one in STOP.split(" ".join(part.split()))]
 
 
 def _definition(text: str, name: str) -> str:
-    """What stands after "name:" at the beginning of a sentence."""
+    """The text after "name:" at the beginning of a sentence."""
     head = re.compile(rf"`?(?:\w+, )*{re.escape(name)}(?:, \w+)*`?: (.+)")
     return next((match[1] for one in _sentences(text) if (match := head.fullmatch(one))), "")
 
@@ -193,8 +193,8 @@ def extras_by_kind() -> dict[str, dict[str, str]]:
 
 
 def dead_line(part: Any) -> str:
-    """What an advantage or an extra pays groups with nothing to compare, with its defaults; empty where it has not all of them or
-    declares nothing, and for any other part."""
+    """The values of an advantage or an extra in groups without a comparison, with its defaults; empty if some defaults are missing
+    or it declares none, and for any other part."""
     declares = part in ADVANTAGES.values() or part in EXTRAS.values()
     if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
@@ -203,7 +203,7 @@ def dead_line(part: Any) -> str:
 
 
 def refused_line(part: Any) -> str:
-    """That a part refuses its own defaults, with what it says; empty where it takes them, or has not all of them."""
+    """The part's error for its defaults; empty if it accepts them, or some are missing."""
     if any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
     with warnings.catch_warnings():
@@ -216,7 +216,7 @@ def refused_line(part: Any) -> str:
 
 
 def about(kind: str, name: str) -> list[str]:
-    """What the terminal shows of a part: kind, first sentence, `dead_line`, and two lines an option."""
+    """The description of a part for a terminal: kind, first sentence, `dead_line`, and two lines per option."""
     part = registry_of(kind)[name]
     refused = refused_line(part)
     head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [refused or dead_line(part)])]

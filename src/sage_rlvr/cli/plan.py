@@ -1,7 +1,8 @@
-"""`plan`: what a design can see."""
+"""`plan`: the detectable difference of a design."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,8 +14,9 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from sage_rlvr.results.scores import ProblemScores
-    from sage_rlvr.stats.plan import Pilot
+    from sage_rlvr.verdicts.readers import Choice
+    from sage_rlvr.verdicts.scores import ProblemScores
+    from sage_rlvr.verdicts.stats.plan import Pilot
 
 
 @dataclass(frozen=True)
@@ -24,40 +26,44 @@ class Plan(Command):
     problems: int | None = None
     """Number of problems (default: those of --from)."""
     samples: int | None = None
-    """Of each problem (default: those of --from where these are samples, else 256)."""
+    """Samples of each problem (default: those of --from if these are samples, else 256)."""
     seeds: int = 3
     """Training seeds of each of the two arms."""
     k: int | None = None
-    """Of pass@k: default 256, or --samples where that is less."""
+    """k of pass@k: default 256, or --samples if that is less."""
     discordant: float = 0.1
     """Assumed share of problems on which two checkpoints differ at pass@k."""
     noise_share: float = 0.5
-    """Assumed part of it that is chance of the samples, and shrinks with their number."""
+    """Assumed part of it that is sampling noise, and shrinks with the number of samples."""
     run_sd: float = 0.01
     """Assumed standard deviation between training runs of one arm's score."""
     run_cost: float = 64_000
-    """What a training run costs, in sampled completions."""
+    """Cost of a training run, in sampled completions."""
     difference: float | None = None
     """Also print how many problems, or how many samples, detect this difference between two checkpoints."""
     from_: Annotated[tuple[str, ...], tyro.conf.arg(name="from")] = ()
     """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...], files of rows too."""
     correct: tuple[str, ...] = ()
-    """For files of rows with several scores: the one that stands for correct, as in compare."""
+    """For files of rows with several scores: the one that means correct, as in compare."""
+    unscored: Literal["wrong", "omit"] | None = None
+    """For files of rows: completions without a score count as wrong, or their problems are left out, as in compare."""
     right_from: float | None = None
     """For files of rows with graded scores: the least score that counts as correct."""
     split: Literal["train", "validation", "test"] = "test"
     """The split of the evaluations."""
 
     def execute(self, session: Session) -> int:
-        """Print what an experiment of that size can detect. Returns 0; raises ConfigError for sizes that mean nothing."""
-        from sage_rlvr.results.read import K
-        from sage_rlvr.stats.plan import EvaluationSize, assume, make_plan, needed_line, plan_lines
+        """Print what an experiment of that size can detect. Returns 0; raises ConfigError for impossible sizes."""
+        from sage_rlvr.verdicts.results import K
+        from sage_rlvr.verdicts.stats.plan import EvaluationSize, assume, make_plan, needed_line, plan_lines
 
-        if not self.run_cost > 0:
-            raise ConfigError(f"--run-cost {self.run_cost:g}: the cost of a training run in completions must be above 0")
-        if not self.from_ and (self.correct or self.right_from is not None):
-            raise ConfigError("--correct, --right-from: only for files of rows; pass them with --from A B")
-        read = MeasuredArms.read(self.from_, self.split, self.correct, self.right_from) if self.from_ else None
+        self._check_numbers()
+        from sage_rlvr.verdicts.readers import Choice
+
+        choice = Choice(self.correct, self.right_from, unscored=self.unscored)
+        if not self.from_ and choice != Choice():
+            raise ConfigError("--correct, --right-from, --unscored: only for files of rows; pass them with --from A B")
+        read = MeasuredArms.read(self.from_, self.split, choice) if self.from_ else None
         problems, samples = self.problems, self.samples
         if read is not None:
             problems = read.problems if problems is None else problems
@@ -84,6 +90,21 @@ class Plan(Command):
         return 0
 
 
+    def _check_numbers(self) -> None:
+        """Raise ConfigError for an impossible number, before anything is read or computed."""
+        rules: list[tuple[str, float | None, bool, str]] = [
+            ("--run-cost", self.run_cost, 0 < self.run_cost < math.inf, "what a training run costs in completions is above 0"),
+            ("--run-sd", self.run_sd, 0 <= self.run_sd < math.inf, "a standard deviation of scores is a number from 0 on"),
+            ("--discordant", self.discordant, 0 < self.discordant <= 1, "a share of the problems is above 0 and at most 1"),
+            ("--noise-share", self.noise_share, 0 <= self.noise_share <= 1, "a share is a number from 0 to 1"),
+            ("--difference", self.difference, self.difference is None or 0 < self.difference < 1,
+             "a difference in pass@k lies between 0 and 1"),
+        ]  # fmt: skip
+        for option, value, fits, means in rules:
+            if not fits:
+                raise ConfigError(f"{option} {value:g}: {means}")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredArms:
     """Two arms that were evaluated on one data set."""
@@ -92,16 +113,15 @@ class MeasuredArms:
     b: ProblemScores
 
     @classmethod
-    def read(cls, arms: Sequence[str], split: str, correct: Sequence[str] = (), right_from: float | None = None) -> MeasuredArms:
-        """From A=PATH[,PATH...] B=...: files of rows, records, run directories or sample stores, or one file with two arms."""
-        from sage_rlvr.results import Results
-        from sage_rlvr.results.discover import rows_in
-        from sage_rlvr.results.readers import Choice
+    def read(cls, arms: Sequence[str], split: str, choice: Choice) -> MeasuredArms:
+        """Read A=PATH[,PATH...] B=...: files of rows, records, run directories or sample stores, or one file with two arms."""
+        from sage_rlvr.results.read import read_results
+        from sage_rlvr.verdicts.files import rows_in
 
         two = f"--from {' '.join(arms)}: expected two arms, A=PATH[,PATH...] B=PATH[,PATH...]"
         if len(arms) != 2 and not (len(arms) == 1 and rows_in(arms[0])):
             raise ConfigError(two)
-        results = Results.read(*arms, split=split, apart=True, choice=Choice(tuple(correct), right_from))
+        results = read_results(*arms, split=split, apart=True, choice=choice)
         if len(results.design.names) != 2:
             raise ConfigError(f"{two}, and not {', '.join(results.design.names)}")
         if len(results.tasks) != 1:
@@ -124,8 +144,8 @@ class MeasuredArms:
         return None if self.a.n is None or self.b.n is None else min(self.a.n, self.b.n)
 
     def pilot(self, k: int, run_sd: float, *, fewer: bool = False) -> Pilot:
-        """What the plan needs of the two arms. fewer: take a smaller k where there are fewer samples than k, for a default k."""
-        from sage_rlvr.stats.plan import pilot_of_counts, pilot_of_exact
+        """The plan's input from the two arms. fewer: use a smaller k if there are fewer samples than k, for a default k."""
+        from sage_rlvr.verdicts.stats.plan import pilot_of_counts, pilot_of_exact
 
         a, b = self.a, self.b
         if a.n is None or b.n is None:

@@ -21,14 +21,16 @@ from sage_rlvr.config import (
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError, SageError, neighbors, suggest
-from sage_rlvr.registry import HOMES, help_of, registry_of
+from sage_rlvr.extras import install
+from sage_rlvr.names import REGISTRIES
+from sage_rlvr.registry import about_of, help_of, loads, names_of, registry_of
 
 
 @dataclass(frozen=True)
 class Show(Command):
     """Print a resolved recipe and the loss that it actually optimizes.
 
-    With --model MODEL also what a step takes on this machine, from a probe of about ten seconds."""
+    With --model MODEL also the cost of a step on this machine, from a probe of about twenty seconds."""
 
     edits_recipe: ClassVar[bool] = True
 
@@ -46,7 +48,7 @@ class Show(Command):
         if isinstance(config, TrainConfig) and any(name == "model" for name, _ in session.edits):
             from sage_rlvr.cli.doctor import cost_lines
 
-            session.say("", *cost_lines(config))
+            session.say("", *cost_lines(config, session.note))
         return 0
 
 
@@ -61,7 +63,7 @@ class Recipes(Command):
     """List only recipes whose name or description contains all of these words."""
 
     def execute(self, session: Session) -> int:
-        """Print the shipped recipes that have all words. Returns 0; raises ConfigError where none has."""
+        """Print the shipped recipes that have all words. Returns 0; raises ConfigError if none has."""
         listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
         _list(session, listed, self.words, "recipe")
         bases = [name.partition("/")[0] for name, _ in listed if name.endswith("/base")]
@@ -82,28 +84,36 @@ class Methods(Command):
     """List only methods whose line contains all of these words."""
 
     def execute(self, session: Session) -> int:
-        """Print the methods that have all words. Returns 0; raises ConfigError where none has."""
-        from sage_rlvr.training.engines import runs_on
-
-        registry = registry_of("method")
-        head, rows = f"{'method':<17}{'what it does':<40}{'arXiv':<11}engines", []
-        for name in registry:
-            about, arxiv = registry.about(name)
-            engines = "loop"
-            with suppress(TypeError, SageError):  # a method of one's own whose arguments need values
-                engines = " ".join(runs_on(registry[name]()))
-            rows.append(f"{name:<16} {_cut(about, 39):<39} {arxiv:<10} {engines}")
+        """Print the methods that have all words. Returns 0; raises ConfigError if none has."""
+        head = f"{'method':<17}{'what it does':<40}{'arXiv':<11}engines"
+        rows = [
+            f"{name:<16} {_cut(about, 39):<39} {arxiv:<10} {_engines(name)}".rstrip()
+            for name, (about, arxiv) in about_of("method").items()
+        ]
         named = [f"{name:<28} {_cut(about, 51)}" for name, (_, about) in files.named_methods("").items()]
         shown = [[row for row in part if all(word.lower() in row.lower() for word in self.words)] for part in (rows, named)]
         if not any(shown):
             raise ConfigError(f"methods: none contains {' '.join(self.words)!r}; `sage-rlvr methods` lists all")
         session.say(*([head, *shown[0]] if shown[0] else []))
+        if not loads("method"):
+            session.note(f"what a method does, its paper and its engines are known with torch; {install('train')}")
         session.say(*(["", "combinations and settings of recipes/methods.yaml:", *shown[1]] if shown[1] else []))
         return 0
 
 
+def _engines(method: str) -> str:
+    """The engines that run a method; "" without torch, which its parts need."""
+    if not loads("method"):
+        return ""
+    from sage_rlvr.training.engines import runs_on
+
+    with suppress(TypeError, SageError):  # a user's method with required arguments
+        return " ".join(runs_on(registry_of("method")[method]()))
+    return "loop"
+
+
 def _list(session: Session, listed: Sequence[tuple[str, str]], words: Sequence[str], what: str) -> None:
-    """Name and sentence of each that holds all words. ConfigError where none does."""
+    """Print name and sentence of each that contains all words. Raises ConfigError if none does."""
     lines = [f"{name:<29} {text}" for name, text in listed]
     lines = [line for line in lines if all(word.lower() in line.lower() for word in words)]
     if not lines:
@@ -142,20 +152,32 @@ class Parts(Command):
         """Print one part with its options, or the list of all parts or of a kind. Returns 0; raises ConfigError for an
         unknown name."""
         requested = None if self.name is None else self.name.replace("-", "_")
-        if requested is None or requested.removesuffix("s") in HOMES:  # a list, which the base install can print
-            for kind in HOMES if requested is None else [requested.removesuffix("s")]:
-                session.say(*_listed(kind, help_of(kind)))
+        if requested is None or requested.removesuffix("s") in REGISTRIES:  # a list, which the base install can print
+            kinds = list(REGISTRIES) if requested is None else [requested.removesuffix("s")]
+            parts = {kind: help_of(kind) for kind in kinds}
+            for kind, sentences in parts.items():
+                session.say(*_listed(kind, sentences))
+            if any("" in sentences.values() for sentences in parts.values()):
+                session.note(f"what these parts do is known with torch; {install('train')}")
             return 0
-        from sage_rlvr.cli.part_options import about, extras_by_kind
+        try:
+            from sage_rlvr.cli.part_options import about, extras_by_kind
+        except ModuleNotFoundError:
+            known = [*REGISTRIES, *(name for kind in REGISTRIES for name in names_of(kind))]
+            if requested in known:
+                raise
+            raise ConfigError(
+                f"unknown part {self.name!r}{_near(requested, known)}; `{suggest('parts')}` lists all; kinds of extras, such as "
+                f"token_weight, need torch: {install('train')}"
+            ) from None
 
         kinds, kind = extras_by_kind(), requested.removesuffix("s")
         if extras := kinds.get(kind):
             session.say(*_listed(f"{kind}: extras, of which a method has at most one", extras))
             return 0
-        of_name = [kind for kind in HOMES if requested in registry_of(kind)]
+        of_name = [kind for kind in REGISTRIES if requested in registry_of(kind)]
         if not of_name:
-            near = ", ".join(neighbors(requested, [*HOMES, *kinds, *(name for kind in HOMES for name in registry_of(kind))]))
-            near = f"; near it: {near}" if near else ""
+            near = _near(requested, [*REGISTRIES, *kinds, *(name for kind in REGISTRIES for name in registry_of(kind))])
             raise ConfigError(
                 f"unknown part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
             )
@@ -164,9 +186,15 @@ class Parts(Command):
         return 0
 
 
+def _near(name: str, known: Sequence[str]) -> str:
+    """The similar names, as the continuation of a message."""
+    near = ", ".join(neighbors(name, known))
+    return f"; near it: {near}" if near else ""
+
+
 def _listed(head: str, parts: Mapping[str, str]) -> list[str]:
     """parts: name -> sentence."""
-    return [head, *(f"  {name:<24} {sentence}" for name, sentence in parts.items())]
+    return [head, *(f"  {name:<24} {sentence}".rstrip() for name, sentence in parts.items())]
 
 
 def world_line(world: WorldConfig) -> str:
@@ -198,9 +226,9 @@ def reference_line(config: TrainConfig) -> str:
 
 
 def recipe_lines(config: RunConfig) -> list[str]:
-    """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from.
+    """The resolved recipe, and for an RL recipe its objective and the source of its reference.
 
-    ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.
+    Raises ConfigError if its guide can never act on the policy, as far as the policy's config.json is available.
     """
     from sage_rlvr.models.folders import vocabulary_of
     from sage_rlvr.training.watch import check_vocabulary

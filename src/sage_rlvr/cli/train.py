@@ -20,6 +20,7 @@ class FromRecipe(Command):
     """Options of all training commands."""
 
     edits_recipe: ClassVar[bool] = True
+    resumes: ClassVar[bool] = True
     name: ClassVar[str]
 
     recipe: tyro.conf.Positional[Path]
@@ -34,13 +35,15 @@ class FromRecipe(Command):
     """Print the resolved recipe and counts of steps, tokens, forward passes and bytes; loads no weights, uses no network."""
 
     task: ClassVar[str | None] = None  # options of some of the commands, after `recipe`, which has no default
+    reward: ClassVar[str | None] = None
     out: ClassVar[Path | None] = None
     fork: ClassVar[bool] = False
 
     def execute(self, session: Session) -> int:
         """Train, or print the dry run."""
         reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
-        edits = [*session.edits, *reported]
+        judged = [("task.reward", self.reward)] if self.reward is not None else []
+        edits = [*judged, *session.edits, *reported]
         if self.dry_run:
             from sage_rlvr.api.train import directory_of, read
             from sage_rlvr.cli.recipes import recipe_lines
@@ -55,7 +58,7 @@ class FromRecipe(Command):
         return _ended(self.start(session, edits), session)
 
     def start(self, session: Session, edits: list[tuple[str, str]]) -> Run:
-        """The run, as far as it came."""
+        """The run with its progress."""
         from sage_rlvr.api.train import begin
 
         return begin(
@@ -72,7 +75,7 @@ class FromRecipe(Command):
 
 
 def _ended(run: Run, session: Session) -> int:
-    """The exit code of a run, with a sentence where its policy is; of several ranks only the first prints."""
+    """The exit code of a run, with a sentence on the place of its policy; only the first of several ranks prints."""
     from sage_rlvr.runs import StopFlag
 
     if not run.finished:
@@ -89,7 +92,7 @@ class Train(FromRecipe):
     """Train a policy by RL: with a method by name, or from a recipe.
 
     RECIPE is a method (`sage-rlvr methods` lists them; `sage-rlvr train maxrl`), a shipped recipe, or a file. `--a.b value` edits
-    the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your own. After a kill at any time
+    the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers further parts. After a kill at any time
     the same command continues. SIGTERM and Ctrl-C finish the current step and save, with exit codes 143 and 130 (128 + the
     signal). Exit code 2: an error in the input; 70: a bug in the program."""
 
@@ -98,6 +101,8 @@ class Train(FromRecipe):
     task: str | None = None
     """Settings for a method by name: countdown (default), words, repair, knights, steps, countdown_chat, gsm, reasoning_gym:NAME, a
     recipe, or a file of rows (.jsonl)."""
+    reward: str | None = None
+    """FILE.py:FUNCTION that judges the completions of a file of rows (task.reward of a recipe); by default they are mathematics."""
     fork: bool = False
     """Continue a run even if its recipe or the installed versions have changed."""
 

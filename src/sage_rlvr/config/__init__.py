@@ -29,7 +29,7 @@ from sage_rlvr.config.parts import (
 from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.config.tasks import task_named, task_of, task_of_data, world_of
 from sage_rlvr.recipes import Tree, load, merge, override, parse_scalar, parse_yaml
-from sage_rlvr.schema import build, decode, decode_recorded, dump, load_config, to_yaml
+from sage_rlvr.schema import build, decode, dump, load_config, to_yaml
 
 __all__ = [
     "CheckpointConfig",
@@ -50,7 +50,6 @@ __all__ = [
     "WorldConfig",
     "build",
     "decode",
-    "decode_recorded",
     "dump",
     "load",
     "load_config",

@@ -16,8 +16,11 @@ RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
 
 
 def schema_of(tree: Mapping[str, Any]) -> type[RunConfig]:
-    """The schema of a recipe's tree: a method or a rollout trains by RL, pairs or a loss offline, a data set or TRL fine-tunes a
-    model, else the world makes a base policy."""
+    """Return the schema of a recipe's tree.
+
+    A method or a rollout trains by RL, pairs or a loss offline, a data set or TRL fine-tunes a model, else the world makes a base
+    policy.
+    """
     if {"method", "rollout"} & set(tree):
         return TrainConfig
     if {"pairs", "loss"} & set(tree):
@@ -37,14 +40,14 @@ def read_recipe(
     """Decode a recipe.
 
     Args:
-        recipe: A file, the name of a shipped recipe or of a method, or what `recipes.locate` has found.
+        recipe: A file, the name of a shipped recipe or of a method, or the result of `recipes.locate`.
         edits: Pairs (dotted key, YAML text), as `--a.b value` gives them.
-        command: The command that is to run it ("train", "sft", "offline"); "" accepts every kind.
-        task: Whose settings a method by name gets, see `recipes.locate`.
-        settings: Plain values that go before those of the recipe, merged key by key; a method replaces the recipe's.
+        command: The command that runs it ("train", "sft", "offline"); "" accepts every kind.
+        task: The task for a method by name, see `recipes.locate`.
+        settings: Plain values that override those of the recipe, merged key by key; a method replaces the recipe's.
 
     Raises:
-        ConfigError: Where something in it is wrong, or it is plainly a recipe of another command, which the message names.
+        ConfigError: Something in it is wrong, or it is plainly a recipe of another command, which the message names.
     """
     located = recipe if isinstance(recipe, Recipe) else locate(recipe, task)
     tree = load(located)
@@ -54,8 +57,10 @@ def read_recipe(
         tree = merge(tree, Tree(settings, {key_path: f"{key_path[0]}=" for key_path in _within(settings)}))
     for key, text in edits:
         tree = override(tree, key, text)
+    own = tree.get("task")
+    if isinstance(own, dict) and "reward" in own and "name" not in own:
+        raise ConfigError(f"task.reward = {own['reward']}: a reward function judges rows; name their file: --task FILE.jsonl")
     if located.file.parent.name == ROWS and "model" not in tree:
-        own = tree.get("task")
         rows = own.get("file") or own.get("dataset") if isinstance(own, dict) else None
         raise ConfigError(
             f"{rows or recipe}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary "
@@ -65,8 +70,8 @@ def read_recipe(
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
     schema = schema_of(tree)
     kind = command_of(schema)
-    own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
-    if command not in ("", kind) and (kind == "train" or own & set(tree)):
+    own_keys = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
+    if command not in ("", kind) and (kind == "train" or own_keys & set(tree)):
         what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
     if kind == "train" and "method" not in tree:
@@ -77,7 +82,7 @@ def read_recipe(
 
 
 def _within(tree: Mapping[str, Any], key_path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every place of plain nested settings."""
+    """Yield every place of plain nested settings."""
     for key, value in tree.items():
         yield (*key_path, str(key))
         if isinstance(value, Mapping):
@@ -85,5 +90,5 @@ def _within(tree: Mapping[str, Any], key_path: KeyPath = ()) -> Iterator[KeyPath
 
 
 def command_of(schema: type[RunConfig]) -> str:
-    """The command that runs recipes of a schema."""
+    """Return the command that runs recipes of a schema."""
     return {TrainConfig: "train", OfflineConfig: "offline"}.get(schema, "sft")

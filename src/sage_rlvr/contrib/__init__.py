@@ -1,12 +1,12 @@
-"""Parts and commands that no job of the core needs. Nothing outside this folder imports it, while it may import everything.
+"""Parts and commands that no job of the core needs. No module outside this folder imports it, while it may import everything.
 
-Read entry_points.txt first: it lists all that is here, and the registries read it as they read the entry points of an installed
-package (registry.py). So a module here is imported when a part of it is asked for by name, or when all parts are listed.
+sage_rlvr/names.py lists all of its parts. A module is imported when one of its parts is used by name, or when all parts are
+listed.
 
-methods/    methods of later papers, one file per paper; self_reward/ those whose reward the policy computes itself
+methods/    methods of later papers, one file per paper; self_reward/ methods whose reward the policy computes itself
 replay/     stored right answers and the losses on them
 tasks/      repair of programs, word problems, Knights and Knaves, reasoning-gym and its grade-school templates
 audit/      checks of a verifier before training: ceilings, false accepts, guess floors
 io/         from and to the files of other tools
-analysis/   instruments that only a command reads
+analysis/   measurements that only a command uses
 """

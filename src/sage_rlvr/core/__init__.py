@@ -7,16 +7,23 @@ Read in this order:
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
 Optional: rollout_plans/, which completions are sampled; extras/, every other addition, with hooks of its own.
+What the methods of this package name is imported with it; the parts of `_LATER` when they are first asked for.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
+    PROMPT_WEIGHTS,
     Advantage,
     BetaNormalized,
     GroupCentered,
     GroupNormalized,
+    GroupSignals,
     LeaveOneOut,
-    Seen,
+    PromptWeight,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
 from sage_rlvr.core.divergences import (
@@ -29,14 +36,13 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.extras import EXTRAS, Buffer, Extra, OverlongShaping, RewardSource, TokenWeight
-from sage_rlvr.core.guides import *
-from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
+from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping, TokenWeight
+from sage_rlvr.core.guides import GUIDES, Banded, Branch, Compose, Flat, Guide, Placebo
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
 from sage_rlvr.core.method import (
     METHODS,
-    Credit,
+    Advantages,
     Method,
     advantages_of,
     credit,
@@ -52,6 +58,35 @@ from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 
+if TYPE_CHECKING:
+    from sage_rlvr.core.advantages.prompts import Focal, PlaceboPrompts, Posterior, PromptGate, PromptWeighted
+    from sage_rlvr.core.extras.replay.base import Buffer
+    from sage_rlvr.core.extras.source import RewardSource
+    from sage_rlvr.core.guides.place import Place
+    from sage_rlvr.core.guides.random import Random
+    from sage_rlvr.core.guides.rarity import Rarity
+    from sage_rlvr.core.guides.token import Token
+
+_LATER = {
+    **dict.fromkeys(("Focal", "PlaceboPrompts", "Posterior", "PromptGate", "PromptWeighted"), "advantages.prompts"),
+    "Buffer": "extras.replay.base", "RewardSource": "extras.source",
+    "Place": "guides.place", "Random": "guides.random", "Rarity": "guides.rarity", "Token": "guides.token",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part that no method of this package names."""
+    from importlib import import_module
+
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 __all__ = [
     "ADVANTAGES",
     "DIVERGENCES",
@@ -59,43 +94,58 @@ __all__ = [
     "EXTRAS",
     "GUIDES",
     "METHODS",
+    "PROMPT_WEIGHTS",
     "REDUCTIONS",
     "ROLLOUT_PLANS",
     "SCHEDULES",
     "SURROGATES",
     "Advantage",
+    "Advantages",
     "Anchor",
     "Banded",
     "Batch",
     "BetaNormalized",
+    "Branch",
     "Buffer",
     "Clip",
+    "Compose",
     "Constant",
     "Cosine",
     "CosineCycles",
-    "Credit",
     "DynamicSampling",
     "Effect",
     "Estimator",
     "Extra",
     "FixedBudget",
+    "Flat",
+    "Focal",
     "GroupCentered",
     "GroupNormalized",
+    "GroupSignals",
     "Guide",
     "Key",
     "LeaveOneOut",
     "Linear",
     "Method",
     "OverlongShaping",
+    "Place",
+    "Placebo",
+    "PlaceboPrompts",
+    "Posterior",
+    "PromptGate",
+    "PromptWeight",
+    "PromptWeighted",
+    "Random",
+    "Rarity",
     "Reduction",
     "RewardSource",
     "RolloutPlan",
     "Schedule",
-    "Seen",
     "SequenceMean",
     "Signals",
     "State",
     "Surrogate",
+    "Token",
     "TokenMean",
     "TokenWeight",
     "advantages_of",
@@ -121,4 +171,3 @@ __all__ = [
     "straight_through",
     "unnormalized_kl",
 ]
-__all__ += list(PARTS)

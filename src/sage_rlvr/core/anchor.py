@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sage_rlvr.core.advantages.prompt_weight import PromptWeight
 from sage_rlvr.core.divergences import DIVERGENCES, Divergence
 from sage_rlvr.core.effect import UNBIASED_IN_LOSS, Effect, effect_of
 from sage_rlvr.core.guides import (
@@ -49,6 +50,8 @@ class Anchor:
     initial model); or the path of a checkpoint. `refresh_every` = N replaces the reference by the current policy after
     every N steps.
 
+    `prompts` multiplies beta by a weight of the prompt, None = 1: the KL of a prompt of weight 0 does not act.
+
     Invalid combinations raise ConfigError, or CancellingGuide if every factor of the guide would vanish from the
     expected gradient, whether its threshold is a number or a percentile. A UserWarning names a factor that is noise by
     design (one that depends on nothing, a placebo), or that cancels while other factors act.
@@ -62,6 +65,7 @@ class Anchor:
     refresh_every: int | None = None
     divergence: Divergence | None = None
     alpha: float | None = None
+    prompts: PromptWeight | None = None
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -84,6 +88,8 @@ class Anchor:
                 f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch(). A class of your own "
                 "inherits sage_rlvr.Banded, or sage_rlvr.core.Guide"
             )
+        if self.prompts is not None and not isinstance(self.prompts, PromptWeight):
+            raise ConfigError(f"Anchor: prompts = {self.prompts!r} is no prompt weight; pass one, for example Focal().")
         for part in factors(self.guide):
             check_declared(type(part).__name__, part)
 
@@ -155,7 +161,8 @@ class Anchor:
         """Signals that the term needs: the guide's, `ref_logps`, and `distributions` for exact sums."""
         if self.is_off:
             return frozenset()
-        return self.guide.needs | {"ref_logps"} | ({"distributions"} if self.estimator == "exact" else set())
+        weighed = frozenset() if self.prompts is None else self.prompts.needs
+        return self.guide.needs | weighed | {"ref_logps"} | ({"distributions"} if self.estimator == "exact" else set())
 
     def _check_guide(self) -> None:
         name = type(self.guide).__name__
@@ -170,7 +177,7 @@ class Anchor:
             _check_cancellation(factors(self.guide), self.estimator)
 
     def beta_at(self, step: int, total_steps: int) -> float:
-        """beta at an optimizer step; ConfigError if a schedule is negative there."""
+        """Return beta at an optimizer step; raise ConfigError if a schedule is negative there."""
         value = as_schedule(self.beta)(step, total_steps)
         if not 0 <= value < math.inf:
             raise ConfigError(f"Anchor: beta is {value} at step {step} of {total_steps}; use a schedule that stays >= 0.")
@@ -205,7 +212,7 @@ def _check_placement(estimator: str, placement: str) -> None:
 
 
 def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
-    """Exact sums run over tokens that were not drawn: refuse a q that only the drawn token has, or that cancels."""
+    """Raise for a q that is known only at the sampled token, or that cancels: exact sums run over all tokens."""
     names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
     if any(part.depends_on == "token" for part in parts):
         raise ConfigError(
@@ -227,9 +234,9 @@ def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
 
 
 def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
-    """Refuse a guide of which nothing acts in the expected gradient; name each factor that does not.
+    """Raise for a guide of which no factor acts in the expected gradient; warn about each single factor that does not.
 
-    Noise and placebos are there to do nothing: they are controls, and a warning is all they get.
+    Noise and placebos are meant to have no effect: they are controls and only cause a warning.
     """
     unbiased = estimator in UNBIASED_IN_LOSS
     noise, state, batch = (_named(parts, depends_on) for depends_on in ("nothing", "state", "batch"))
@@ -266,13 +273,13 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
 
 
 def _named(parts: tuple[Guide, ...], *depends_on: str) -> str:
-    """The class names of the factors that depend on one of these, joined; empty when there are none."""
+    """Return the class names of the factors that depend on one of these, joined; "" if there are none."""
     names = [type(part).__name__ for part in parts if part.depends_on in depends_on]
     return " and ".join(dict.fromkeys(names))
 
 
 def _warn(message: str) -> None:
-    """A UserWarning at the line outside this package that asked for the anchor, be it by Anchor, sage or a recipe."""
+    """Warn (UserWarning) at the line outside this package that asked for the anchor, through Anchor, sage or a recipe."""
     level, frame = 1, inspect.currentframe()
     while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sage_rlvr", "dataclasses", "pydantic"):
         level, frame = level + 1, frame.f_back
@@ -280,23 +287,23 @@ def _warn(message: str) -> None:
 
 
 def is_sampled(anchor: Anchor | None) -> bool:
-    """Whether TRL and verl, whose losses read only the log-probs of sampled tokens, estimate an anchor: the exact forward KL."""
+    """Return True if TRL and verl estimate the term instead of summing it: they read only sampled tokens (the exact forward KL)."""
     return anchor is not None and not anchor.is_off and (anchor.estimator, anchor.divergence) == ("exact", "forward")
 
 
 def sampled(anchor: Anchor) -> Anchor:
-    """The anchor as TRL and verl descend it: k3 in place of the exact forward KL, with the same expected gradient."""
+    """Return the anchor as TRL and verl descend it: k3 instead of the exact forward KL, with the same expected gradient."""
     return replace(anchor, estimator="k3", divergence=None) if is_sampled(anchor) else anchor
 
 
 def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:
-    """log(q pi_ref) = ref_logps + log_q, (B, T) float32, detached; None means q = 1."""
+    """Return log(q pi_ref) = ref_logps + log_q, (B, T) float32, detached; None means q = 1."""
     reference = ref_logps.detach().float()
     return reference if log_q is None else reference + log_q.detach().float()
 
 
 def effective_gradient(anchor: Anchor, reduction: Reduction) -> str:
-    """The expected gradient of the KL term at on-policy samples, as text: `anchor.effect.text` and the effect of the length.
+    """Return the expected gradient of the KL term at on-policy samples, as text: `anchor.effect.text` and the effect of length.
 
     The text is exact if the weight of a token does not depend on its row; for a `reduction` that divides each row by
     its length, `length_note` is appended.
@@ -306,7 +313,7 @@ def effective_gradient(anchor: Anchor, reduction: Reduction) -> str:
 
 
 def length_note(anchor: Anchor, reduction: Reduction) -> str:
-    """How dividing each row by its own length changes the expected gradient; empty for other reductions.
+    """Return how dividing each row by its own length changes the expected gradient, as text; "" for other reductions.
 
     At a prefix s the force on the next token v is weighted by E[1/|y| | s, v]. With pi = pi_ref and q(s) > 1 the k3
     force 1 - q(s) is the same for all v, so without that weight it is 0 in expectation, and with it the tokens with
@@ -325,7 +332,7 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
 
 
 PER_COMPLETION = frozenset({"guide/log_q_sum"})
-"""Those of `anchor_metrics` that are means over completions, not over tokens."""
+"""Metrics of `anchor_metrics` that are means over completions instead of tokens."""
 
 
 @torch.no_grad()
@@ -337,12 +344,18 @@ def anchor_metrics(
     mask: Bool[Tensor, "B T"],
     q_clamped: Bool[Tensor, "B T"] | None = None,
 ) -> dict[str, float]:
-    """Means over counted tokens: k3 to q pi_ref and to pi_ref (nats), q, and the fractions with q != 1 and q at its band.
+    """Return means over counted tokens: k3 to q pi_ref and to pi_ref (nats), q, and the fractions with q != 1 and q at its band.
 
-    log_q_sum is the mean over completions of the sum of log q, by which Eq. (4) scales a whole completion.
+    log_q_sum is the mean over completions of the sum of log q, the factor of Eq. (4) on a completion.
 
-    The fraction at the band is computed from `q_clamped`, or else from `log_q`. Without `q_clamped` it is omitted for a
-    product of several guides, whose log q does not show which factor is clamped.
+    Args:
+        anchor: the KL term.
+        logps: (B, T), nats, of the policy.
+        ref_logps: (B, T), nats, of the unshaped reference.
+        log_q: (B, T) from the guide.
+        mask: (B, T), true at counted tokens.
+        q_clamped: (B, T), true at an edge of the band. Without it the fraction is computed from `log_q`, and is omitted for a
+            product of several guides, whose log q does not show which factor is clamped.
     """
     shift = torch.zeros_like(ref_logps, dtype=torch.float32) if log_q is None else log_q.float()
     metrics = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from sage_rlvr.core.anchor import Anchor, length_note
-from sage_rlvr.core.extras import Buffer, MethodParts, RewardSource, TokenWeight, the_one
+from sage_rlvr.core.extras import MethodParts, the_one
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
-from sage_rlvr.core.rollout_plans import is_staged
+from sage_rlvr.core.rollout_plans import is_spread, is_staged
 from sage_rlvr.core.schedules import show
 
 SAMPLED = "the engine has no exact forward KL; k3 is its estimate from the sampled tokens, whose gradient has more variance"
@@ -15,8 +15,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of the
 
 
 def objective_words(method: MethodParts | None, anchor: Anchor | None) -> str:
-    """The objective of a run on TRL or verl, as stored in its checkpoints: `described_on_engine` of the method, which starts
-    with its name, or the guide, KL estimator and beta that are added to the engine's own loss.
+    """Return the objective of a run on TRL or verl, as stored in its checkpoints.
+
+    This is `described_on_engine` of the method, which starts with its name; or, without a method, the guide, KL estimator and beta
+    that are added to the engine's own loss.
     """
     if method is not None:
         words = f"method {described_on_engine(method)}"
@@ -28,17 +30,17 @@ def objective_words(method: MethodParts | None, anchor: Anchor | None) -> str:
 
 
 def described_on_engine(method: MethodParts) -> str:
-    """`describe` of a method as TRL and verl descend it (`anchor.sampled`)."""
+    """Return `describe` of a method as TRL and verl descend it (`anchor.sampled`)."""
     on_engine = method.sampled()
     return describe(method) if on_engine is method else f"{describe(on_engine)}\n  note: {SAMPLED}"
 
 
 def describe(method: MethodParts) -> str:
-    """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
+    """Return the loss that is actually optimized and the expected gradient of its terms, as lines of text."""
     extras = method.extras
-    buffer, source, weight = the_one(extras, Buffer), the_one(extras, RewardSource), the_one(extras, TokenWeight)
+    buffer, source, weight = (the_one(extras, name) for name in ("buffer", "reward_source", "token_weight"))
     if buffer is not None and buffer.alone:
-        return "\n".join([f"{method.name}: minimize", *_buffer_lines(buffer)])
+        return "\n".join([f"{method.name}: minimize", *buffer.lines])
     objective, penalty = _objective(method)
     advantage = method.advantage.equation if weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
@@ -74,56 +76,58 @@ def describe(method: MethodParts) -> str:
         weighed = "" if weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
-        held = ""
+        held = "; not so here, as y_1 is chosen: see the note" if is_spread(method.rollout) else ""
         if any(extra.needs for extra in paying):
-            held = "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
+            held += "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
         if is_staged(method.rollout):
             held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     lines += [f"  expected effect of the loss term, on-policy, is to raise: {one.ascends}" for one in terms if one.ascends]
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
-    lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
+    lines += ["  no KL term"] if anchor is None else anchor_lines(anchor)
     if buffer is not None:
-        lines += ["in addition", *_buffer_lines(buffer)]
+        lines += ["in addition", *buffer.lines]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
 def anchor_lines(anchor: Anchor) -> list[str]:
-    """The KL term of an objective that is not a method's: q, the reference, and the expected gradient."""
-    return [] if anchor.is_off else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
+    """Return lines on the KL term of an objective without a method: q, the reference, and the expected gradient."""
+    return [] if anchor.is_off else [*_q_lines(anchor), *_prompt_lines(anchor), _reference_line(anchor), _descended(anchor)]
 
 
 def essence(method: MethodParts) -> list[str]:
     """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
-    buffer = the_one(method.extras, Buffer)
+    buffer = the_one(method.extras, "buffer")
     if buffer is not None and buffer.alone:
-        return _buffer_lines(buffer)[:1]
+        return [buffer.lines[0]]
     anchor = _live(method)
-    return [_objective(method)[0], *([] if anchor is None else [*_q_lines(anchor), _descended(anchor)])]
+    return [_objective(method)[0], *([] if anchor is None else [*_q_lines(anchor), *_prompt_lines(anchor), _descended(anchor)])]
 
 
 def _live(method: MethodParts) -> Anchor | None:
-    """The anchor of a method that has a KL term."""
+    """Return the anchor of a method that has a KL term."""
     return None if method.anchor is None or method.anchor.is_off else method.anchor
 
 
 def _objective(method: MethodParts) -> tuple[str, str]:
-    """What is minimized, and what a KL in the reward takes from the advantage."""
+    """Return the minimized expression, and what a KL in the reward subtracts from the advantage."""
     anchor, inner, penalty = _live(method), method.surrogate.equation, ""
     if anchor is not None:
         beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
         if anchor.placement == "loss":
-            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
+            inner += f"  +  {beta} * {_of_prompt(anchor)}{_term(anchor)}(pi, {reference})"
         else:
             scale = "(G-1)/G * " if method.advantage.takes_group_mean else ""
+            scale = _of_prompt(anchor) + scale
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     inner += "".join(f"  {extra.equation}" for extra in method.extras if extra.hook == "on_loss")
-    return f"  {method.reduction.equation} [ {inner} ]", penalty
+    weight = "w " if method.rollout is not None and method.rollout.weighs else ""
+    return f"  {method.reduction.equation} {weight}[ {inner} ]", penalty
 
 
 def preference(method: MethodParts) -> str:
-    """Which right answers the reward term prefers, as text."""
+    """Return which correct answers the reward term prefers, as text."""
     stored = [extra for extra in method.extras if extra.hook == "stored_loss"]
     paying = [extra for hook in ("rewards_of", "after_rewards") for extra in method.extras if extra.hook == hook]
     before = () if method.advantage.evens else paying
@@ -131,29 +135,6 @@ def preference(method: MethodParts) -> str:
     parts = stored if method.is_replay_only else (*before, method.advantage, *others, *stored)
     preferences = [part.prefers for part in parts if part.prefers]
     return "; ".join(preferences) or "no preference, so the likelier answers gain most"
-
-
-def _buffer_lines(buffer: Buffer) -> list[str]:
-    """The term of stored answers: what it weighs, where they come from, which of them a step takes."""
-    sources = ["every rollout"] * buffer.policy
-    if buffer.base:
-        most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
-        sources.append(f"{buffer.base} samples of {most} from the base model before step 0")
-    sources += [f"the file {buffer.file}"] * (buffer.file is not None)
-    sources += ["all right answers that the task lists (an oracle)"] * buffer.oracle
-    some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
-    which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones first"}[buffer.draw]
-    earlier = "" if buffer.fresh else " as it was before this step"
-    return [
-        f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
-        f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
-        f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} per prompt, the "
-        f"{buffer.evict} is evicted",
-        f"  an update draws {buffer.prompts} prompts {which}, from each {some}{earlier}",
-        f"  among texts with the same answer the {buffer.representative} is stored",
-        f"  expected gradient: {buffer.ascends}",
-        *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
-    ]
 
 
 def _reference_line(anchor: Anchor) -> str:
@@ -169,14 +150,14 @@ def _reference_line(anchor: Anchor) -> str:
 
 
 def _term(anchor: Anchor) -> str:
-    """The estimator's name in the equation; of an exact sum, the divergence."""
+    """Return the estimator's name in the equation; for an exact sum, the divergence."""
     if anchor.estimator != "exact":
         return anchor.estimator
     return f"exact_alpha[{anchor.effect.alpha:g}]" if anchor.divergence == "alpha" else f"exact_{anchor.divergence}"
 
 
 def _q_lines(anchor: Anchor) -> list[str]:
-    """The guide; [] where q is 1."""
+    """Return lines on the guide; [] if q is 1."""
     if is_flat(anchor.guide):
         return []
     low, high = band_of(anchor.guide)
@@ -187,7 +168,17 @@ def _q_lines(anchor: Anchor) -> list[str]:
 
 
 def _descended(anchor: Anchor) -> str:
-    return f"  expected gradient of the KL term, on-policy: {anchor.effect.text}"
+    return f"  expected gradient of the KL term, on-policy: {_of_prompt(anchor)}{anchor.effect.text}"
+
+
+def _of_prompt(anchor: Anchor) -> str:
+    """Return the factor on beta of each prompt."""
+    return "" if anchor.prompts is None else "v_x * "
+
+
+def _prompt_lines(anchor: Anchor) -> list[str]:
+    """Return lines on the prompt weights in the KL term; [] if all prompts count alike."""
+    return [] if anchor.prompts is None else [f"  v_x = {anchor.prompts.equation},  {anchor.prompts.legend}"]
 
 
 _NOISE = {
@@ -197,15 +188,16 @@ _NOISE = {
 
 
 def _notes(method: MethodParts) -> list[str]:
-    """What a reader of the equation would otherwise learn late."""
+    """Return notes on side effects that the equation does not show."""
     anchor = method.anchor
-    staged = [method.rollout.note] if is_staged(method.rollout) else []
+    plan = method.rollout
+    staged = [plan.note] if is_staged(plan) or is_spread(plan) else []
     if anchor is None or anchor.is_off:
         return staged
     notes = staged + ([note] if (note := length_note(anchor, method.reduction)) else [])
     if against := method.advantage.against_kl:
         notes.append(against)
-    if method.rollout is not None:
+    if plan is not None and not is_spread(plan):
         notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")
     if anchor.placement == "reward":
         if any(isinstance(part, Placebo) and not part.pays_nothing for part in factors(anchor.guide)):

@@ -4,8 +4,8 @@ Arguments are log-probabilities (..., V): `log_probs` of the policy in the graph
 never in the graph. f = q ref may be unnormalized; it is a measure with f(v) >= 0. Results are (...,), nats, float32.
 An impossible token has -inf in both and adds 0. With u = p / f each is a sum of f times a function of u that is 0 and
 flat at u = 1, so p = f has value 0 and gradient 0, bit for bit (Csiszar's f-divergences; the generators are those of
-DPH-RL, arXiv 2509.07430). Elsewhere "never negative" holds up to rounding, about 1e-7. `pseudo_kl`, Eq. (5) of SAGE,
-arXiv 2605.18864, is the one without the terms of total mass: its gradient at p = f is 0 up to rounding.
+DPH-RL, arXiv 2509.07430). Elsewhere "never negative" holds up to rounding, about 1e-7. The exception is `pseudo_kl` (Eq. (5)
+of SAGE, arXiv 2605.18864), which lacks the terms of total mass: its gradient at p = f is 0 up to rounding.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NOTHING = -1e4  # exp(_NOTHING) is 0 in float32, and a difference of two of the
 
 
 def _pair(log_probs: LogProbs, anchor_log_probs: LogProbs) -> tuple[LogProbs, LogProbs]:
-    """float32 log p and log f, -inf replaced so that 0 * log 0 is 0; where only f is 0, log p - log f stays huge."""
+    """Return float32 log p and log f, -inf replaced so that 0 * log 0 is 0; if only f is 0, log p - log f stays huge."""
     return log_probs.float().clamp(min=_NOTHING), anchor_log_probs.detach().float().clamp(min=_NOTHING)
 
 
 def pseudo_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
-    """D(p || f) = sum_v p (log p - log f): Eq. (5), defined for any positive f, and negative where f's mass exceeds 1.
+    """D(p || f) = sum_v p (log p - log f): Eq. (5), defined for any positive f; may be negative if f's mass exceeds 1.
 
-    *estimates* nothing: it is the sum. *its gradient descends* the reverse KL to f / sum f. *assumes* f > 0 where
-    p > 0: where f is 0 the value is about 1e4 p in place of infinity. D(p || q ref) = KL(p || ref) - E_p[log q], Eq. (8).
+    *estimates* nothing: it is the sum. *its gradient descends* the reverse KL to f / sum f. *assumes* f > 0 wherever
+    p > 0: if f is 0 the value is about 1e4 p instead of infinity. D(p || q ref) = KL(p || ref) - E_p[log q], Eq. (8).
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
     return (log_p.exp() * (log_p - log_f)).sum(-1)
@@ -45,8 +45,8 @@ def pseudo_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
 def unnormalized_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     """sum_v [ p log(p / f) - p + f ]: the KL of two measures, never negative, 0 only at p = f.
 
-    *its gradient descends* what that of `pseudo_kl` does while p is normalized: the two then differ by sum f - 1, which
-    does not move with p. k3 estimates this one. *assumes* f > 0 where p > 0.
+    *its gradient descends* the same divergence as that of `pseudo_kl` while p is normalized: the two then differ by sum f - 1,
+    which does not depend on p. k3 estimates this one. *assumes* f > 0 wherever p > 0.
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
     p, f = log_p.exp(), log_f.exp()
@@ -57,7 +57,7 @@ def forward_kl(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
     """sum_v [ f log(f / p) - f + p ]: KL(f || p) of measures, never negative.
 
     *its gradient descends* the forward KL to f: on the logits it is (sum f) p - f, which is p - f for a normalized f;
-    a factor of f that is the same for all v scales the pull and does not move its target. *assumes* p > 0 where f > 0.
+    a factor of f that is the same for all v scales the pull and does not move its target. *assumes* p > 0 wherever f > 0.
     """
     log_p, log_f = _pair(log_probs, anchor_log_probs)
     p, f = log_p.exp(), log_f.exp()
@@ -76,7 +76,7 @@ def js_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs) -> Values:
 
 
 def _log_middle(log_ratio: LogProbs) -> LogProbs:
-    """log((1 + e^x) / 2), the log of the middle of two numbers over the first; exactly 0 at x = 0, finite for huge x."""
+    """Return log((1 + e^x) / 2), the log of the mean of two numbers over the first; exactly 0 at x = 0, finite for huge x."""
     return log_ratio.clamp(min=0.0) + torch.log1p(0.5 * torch.expm1(-log_ratio.abs()))
 
 
@@ -96,10 +96,10 @@ def alpha_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: flo
 
 
 def _alpha_gap(log_small: LogProbs, log_large: LogProbs, power: float) -> LogProbs:
-    """v^power - (1 - power) - power v for v = small / large below 1, else 0: a power less its tangent at v = 1.
+    """Return v^power - (1 - power) - power v for v = small / large below 1, else 0: a power minus its tangent at v = 1.
 
-    It is of second order near v = 1 and is divided by a number as small as power or 1 - power; so each of its two terms is
-    kept as small as that, and nothing is lost when they are subtracted.
+    The result is of second order near v = 1 and is later divided by power or 1 - power, which may be tiny. So each of its two terms
+    is computed at that scale, and no precision is lost when they are subtracted.
     """
     log_v = (log_small - log_large).clamp(max=0.0)
     if power <= 0.5:

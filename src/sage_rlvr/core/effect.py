@@ -1,7 +1,7 @@
 """The divergence that a KL term minimizes in expectation, as a value: `effect_of` computes it, `Effect.text` prints it.
 
 An `Effect` is a claim about expected gradients at on-policy samples, under a reduction whose divisor does not depend on
-the row. `theory/effects.py` writes the functional that it names down a second time, in float64 and with finite
+the row. `lab/theory/effects.py` writes the functional that it names down a second time, in float64 and with finite
 differences, and the tests hold the two together for every guide, estimator and placement.
 """
 
@@ -25,26 +25,27 @@ class Effect:
     """The functional whose gradient equals the expected gradient, and the role of each kind of guide factor in it.
 
     descends  reverse, forward, js, alpha: sum over the visited states, their distribution held fixed, of that
-              divergence between pi(.|s) and the anchor; sequence: KL(pi || pi_ref) - E_pi sum_t log q_t whole (Eq. 6),
-              log q held fixed, and in it E[log q_t | y_<=t] for log q_t where q_t looks at later tokens: return-to-go
-              leaves to the token at t what is rewarded from t on, and of what q_t owes to a later token that is its mean
-    roles     what a factor of q depends on -> the role of it:
+              divergence between pi(.|s) and the anchor.
+              sequence: KL(pi || pi_ref) - E_pi sum_t log q_t (Eq. 6), log q held fixed. If q_t looks at later tokens,
+              E[log q_t | y_<=t] replaces log q_t: return-to-go gives the token at t only the rewards from t on, and of the
+              dependence of q_t on a later token only that mean is left
+    roles     what a factor of q depends on -> its role:
               moves    it shapes the anchor of the divergence: target q pi_ref
               scales   it multiplies the divergence to the unshaped pi_ref, by q (by q**alpha under "alpha")
               tilts    it enters the divergence and neither scales it nor drops out of it
               bonus    its log is a reward for reaching the token or state
-              drift    E[log q] is a reward for each token, whichever it is: a price on the length where it is negative
-              cancels  nothing is left of it
-              noise    its mean E[q] (E[q**alpha] under "alpha") is a factor on the whole, and that is all; under
-                       "sequence" E[log q] = 0 at every token, and nothing of it is left
-    alpha     of "alpha"
-    ahead     a factor's q_t depends on tokens of its row after t: the words say of what the mean is taken
+              drift    E[log q] is a reward for each token, whichever it is: a price on length if it is negative
+              cancels  it has no effect
+              noise    its mean E[q] (E[q**alpha] under "alpha") is a common factor, and it has no other effect; under
+                       "sequence" E[log q] = 0 at every token, and it has no effect
+    alpha     the alpha of "alpha"
+    ahead     a factor's q_t depends on tokens of its row after t: the text then names what the mean is taken over
 
-    A q that looks further than its own state and token counts there with its mean over the rest: over what follows, for
-    `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
-    the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
-    sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
-    batch's. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
+    A q that depends on more than its own state and token counts there with its mean over the rest: over the following tokens for
+    `Token`, whose weights are scaled within the row; over the batches that contain the state for a guide of the batch. It is
+    the mean of q if q multiplies (forward; of q**alpha under alpha), that of log q if log q is added (reverse,
+    sequence), and that of the divergence under js. A guide of the batch is assumed to see the sampled token as one of the
+    batch's. The dependence of q on that token is not in the role "batch": O(1/B) of the gradient, B rows per batch, for a mean
     over the batch such as `Placebo`'s (more slowly for a percentile of few different entropies), and 0 under exact sums.
     """
 
@@ -54,12 +55,12 @@ class Effect:
     ahead: bool = False
 
     def role(self, depends_on: DependsOn) -> Role | None:
-        """The role of a factor of that kind; None if the guide has none."""
+        """Return the role of a factor of that kind; None if the guide has none."""
         return dict(self.roles).get(depends_on)
 
     @property
     def acts(self) -> bool:
-        """False where q changes the expected gradient by a common factor at most: every factor of it cancels or is noise."""
+        """False if q changes the expected gradient by a common factor at most: every factor of it cancels or is noise."""
         return any(role not in ("cancels", "noise") for _, role in self.roles)
 
     @property
@@ -79,10 +80,13 @@ def effect_of(
     unpaid: Iterable[DependsOn] = (),
     ahead: bool = False,
 ) -> Effect:
-    """The effect of a KL term with guide factors of these kinds; defined only for combinations that `Anchor` accepts.
+    """Return the effect of a KL term with guide factors of these kinds; defined only for combinations that `Anchor` accepts.
 
-    unpaid: the kinds all of whose factors have E[log q] = 0 at every token (`Placebo(centered=True)`). ahead: whether the
-    q_t of a factor depends on later tokens of its row.
+    Args:
+        estimator: as in `Anchor`, like placement, divergence and alpha.
+        depends_on: the kinds of the guide's factors.
+        unpaid: kinds all of whose factors have E[log q] = 0 at every token (`Placebo(centered=True)`).
+        ahead: True if the q_t of a factor depends on later tokens of its row.
     """
     kinds = sorted(set(depends_on))
     if placement == "reward":
@@ -102,7 +106,10 @@ def effect_of(
 
 
 def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float | None) -> Effect:
-    """Exact sums know q at the position, not at each next token: every admitted factor is one number per position."""
+    """Return the effect under exact sums.
+
+    They know q at the position, not at each next token: a factor is one number per position.
+    """
     here: dict[str, Role] = {"reverse": "cancels", "forward": "scales", "alpha": "scales", "js": "tilts"}
     assert divergence is not None, "Anchor rejects estimator='exact' without a divergence"
     role = here[divergence]
@@ -111,7 +118,7 @@ def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float |
 
 
 def _join(text: str, tails: Mapping[DependsOn, str], effect: Effect) -> str:
-    """The text and, for each kind of factor that the guide has, what is said of it."""
+    """Return the text, followed for each kind of factor of the guide by the text on it."""
     return "; ".join([text, *(words for kind, words in tails.items() if effect.role(kind))])
 
 
@@ -152,7 +159,7 @@ def _forward(effect: Effect) -> str:
 
 
 def _scaled(effect: Effect) -> str:
-    """A divergence to the unshaped reference, times what is left of q."""
+    """Return the text of a divergence to the unshaped reference, times what remains of q."""
     if effect.descends == "forward":
         weighted = "a re-weighted" if effect.acts else "the"
         name = f"grad KL(pi_ref || pi) at the visited states: {weighted} *forward* KL"
@@ -162,7 +169,7 @@ def _scaled(effect: Effect) -> str:
 
 
 def _factors(effect: Effect) -> str:
-    """'q(s) * E[q] * ': the factors that scale the pull, in front of it."""
+    """Return 'q(s) * E[q] * ': the factors that scale the pull, as a prefix."""
     power = f"**{effect.alpha:g}" if effect.descends == "alpha" else ""
     factors: dict[DependsOn, str] = {"state": f"q(s){power}", "nothing": f"E[q{power}]", "batch": f"E[q{power} | s]"}
     return "".join(f"{factor} * " for kind, factor in factors.items() if effect.role(kind))

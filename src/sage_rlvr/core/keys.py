@@ -17,7 +17,7 @@ _GAMMA, _MUL_A, _MUL_B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB13311
 
 
 def _signed(value: int) -> int:
-    """The int64 with the same 64 bits as `value`."""
+    """Return the int64 with the same 64 bits as `value`."""
     value &= _U64
     return value - (1 << 64) if value >> 63 else value
 
@@ -55,12 +55,12 @@ def _number_of(name: str) -> int:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """float64 where the device has it (not on Apple's MPS), so that rounding to float32 hides the layout."""
+    """Return float64 if the device has it (Apple's MPS does not), else float32; rounding float64 to float32 hides the layout."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def pair_ids(problems: Int[Tensor, "*S"], answers: Int[Tensor, "*S"]) -> Int[Tensor, "*S"]:
-    """One int64 for each (problem, answer), the same everywhere; that two pairs share one is as unlikely as for 64 random bits."""
+    """Return one int64 for each (problem, answer), the same on every machine; collisions are as unlikely as for 64 random bits."""
     return problems * _signed(_GAMMA) + answers
 
 
@@ -80,11 +80,11 @@ class Key:
             raise ConfigError(f"Key(seed={self.seed!r}): the seed must be a whole number, for example Key(seed=3407).")
 
     def fold(self, name: str) -> Key:
-        """An independent key for the part of the program called `name`."""
+        """Return an independent key for the part of the program called `name`."""
         return Key(_absorb_int(_mix_int(self.seed), _number_of(name)))
 
     def bits(self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor) -> Int[Tensor, "B T"]:
-        """Uniform int64 words, (B, T). `positions` is one position (T = 1), a vector (T,), or a matrix (B, T)."""
+        """Return uniform int64 words, (B, T). `positions` is one position (T = 1), a vector (T,), or a matrix (B, T)."""
         state = _absorb_int(_absorb_int(_mix_int(self.seed), _number_of(name)), step)
         if not isinstance(positions, Tensor):
             positions = torch.tensor([positions], device=row_ids.device)
@@ -94,15 +94,15 @@ class Key:
     def uniform(
         self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor
     ) -> Float[Tensor, "B T"]:
-        """Uniform float32 in the open interval (0, 1), (B, T), in steps of 2**-23; arguments as in `bits`."""
+        """Return uniform float32 in the open interval (0, 1), (B, T), in steps of 2**-23; arguments as in `bits`."""
         return (_shift(self.bits(step, name, row_ids, positions), 41).float() + 0.5) * 2.0**-23
 
     def uniform64(
         self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor
     ) -> Float[Tensor, "B T"]:
-        """`uniform` in float64 and steps of 2**-52: the same numbers, told apart below 2**-23 too.
+        """Return `uniform` in float64 and steps of 2**-52: the same numbers with a finer resolution.
 
-        For what is rarer than 2**-23 = 1.2e-7, such as the tail of a large vocabulary. Raises ConfigError if the
+        For events rarer than 2**-23 = 1.2e-7, such as the tail of a large vocabulary. Raises ConfigError if the
         device has no float64 (Apple's MPS): draw from row ids on the CPU there.
         """
         if widest_float(row_ids.device) != torch.float64:
@@ -112,19 +112,19 @@ class Key:
         return (_shift(self.bits(step, name, row_ids, positions), 12).double() + 0.5) * 2.0**-52
 
     def normal(self, step: int, name: str, row_ids: Int[Tensor, " B"], positions: int | Tensor) -> Float[Tensor, "B T"]:
-        """Standard normal float32, (B, T), by Box and Muller's transform (|value| < 5.8); arguments as in `bits`."""
+        """Return standard normal float32, (B, T), by Box and Muller's transform (|value| < 5.8); arguments as in `bits`."""
         wide = widest_float(row_ids.device)
         radius = self.uniform(step, name + "/radius", row_ids, positions).to(wide)
         angle = self.uniform(step, name + "/angle", row_ids, positions).to(wide)
         return (torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)).float()
 
     def permutation(self, step: int, name: str, n: int) -> Int[Tensor, " n"]:
-        """A permutation of 0..n-1 as a LongTensor (n,) on the CPU."""
+        """Return a permutation of 0..n-1 as a LongTensor (n,) on the CPU."""
         words = self.bits(step, name, torch.arange(n), 0)[:, 0]
         return torch.argsort(words, stable=True)
 
 
 def chosen_first(chosen: Bool[Tensor, "N M"], by: Int[Tensor, "N M"]) -> Int[Tensor, "N M"]:
-    """Places of the entries of each row, the chosen ones before the others, each in the order of `by`."""
+    """Return the places of the entries of each row, the chosen ones before the rest, each in the order of `by`."""
     order = by.argsort(dim=1, stable=True)
     return order.gather(1, (~chosen).gather(1, order).long().argsort(dim=1, stable=True))

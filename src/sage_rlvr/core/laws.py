@@ -1,4 +1,4 @@
-"""Next-token distributions of a rollout from final hidden states and the head: some tokens at a time, never a tensor of all.
+"""Next-token distributions of a rollout from final hidden states and the head, for some tokens at a time, never as one tensor.
 
 For 3,000 tokens and a vocabulary of 50,000 log-probs are 600 MB, and a divergence keeps several such tensors for its backward.
 `Laws` computes `NUMBERS` of them at a time, once in the forward and again in the backward.
@@ -16,15 +16,17 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 NUMBERS = 1 << 24
-"""Log-probs that are alive at a time in one tensor: 64 MiB. A rollout with fewer keeps all of them."""
+"""Maximum number of log-probs in memory at a time in one tensor: 64 MiB. A rollout with fewer keeps all of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Laws:
     """Distributions of the n counted tokens of a rollout, temperature-scaled.
 
-    states (M, C): final hidden states, in the graph where they are to be trained; weight (V, C) of the head; rows (n,): the state
-    behind each counted token, in the order of `mask.nonzero()`; mask (B, T).
+    states (M, C)   final hidden states, in the graph if they are to be trained
+    weight (V, C)   weight of the head
+    rows (n,)       index of the state before each counted token, in the order of `mask.nonzero()`
+    mask (B, T)     counted tokens
     """
 
     states: Float[Tensor, "M C"]
@@ -34,21 +36,21 @@ class Laws:
     temperature: float = 1.0
 
     def within(self, mask: Bool[Tensor, "B T"]) -> Laws:
-        """Those of the tokens of a smaller mask."""
+        """Return the distributions of the tokens of a smaller mask."""
         return replace(self, rows=self.rows[mask[self.mask]], mask=mask)
 
     def at(self, part: slice) -> Float[Tensor, "m V"]:
-        """float32 log-probs of some of the tokens."""
+        """Return float32 log-probs of some of the tokens."""
         logits = F.linear(self.states[self.rows[part]], self.weight).float()
         return torch.log_softmax(logits / self.temperature, -1)
 
     def detach(self) -> Laws:
-        """Out of the graph."""
+        """Return the distributions out of the graph."""
         return replace(self, states=self.states.detach(), weight=self.weight.detach())
 
     @classmethod
     def cat(cls, parts: Sequence[Laws]) -> Laws:
-        """Those of several parts of a rollout, one behind the other."""
+        """Return the distributions of several parts of a rollout, concatenated."""
         starts = [sum(len(one.states) for one in parts[:i]) for i in range(len(parts))]
         rows = torch.cat([one.rows + start for one, start in zip(parts, starts, strict=True)])
         states, mask = torch.cat([one.states for one in parts]), torch.cat([one.mask for one in parts])
@@ -58,7 +60,10 @@ class Laws:
 def per_token(
     term: Callable[..., Float[Tensor, " n"]], mask: Bool[Tensor, "B T"], *laws: Laws | Float[Tensor, "B T V"]
 ) -> Float[Tensor, " n"]:
-    """term(part, *log-probs (m, V)) -> (m,) at each token of the mask, a part of them at a time; part: a slice of these tokens."""
+    """Return term(part, *log-probs (m, V)) -> (m,) at each token of the mask, computed in parts.
+
+    part: a slice of these tokens.
+    """
     dense = [law[mask] if isinstance(law, Tensor) else law.within(mask) for law in laws]
     width = next((len(law.weight) for law in dense if isinstance(law, Laws)), None)
     total = int(mask.sum())

@@ -19,12 +19,12 @@ PerPair = Float[Tensor, " N"]
 
 
 def completion_logps(logps: Float[Tensor, "B T"], own: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
-    """log pi(y|x) of each row, nats: the sum over its `own` tokens; what stands elsewhere reaches neither value nor gradient."""
+    """Return log pi(y|x) of each row, nats: the sum over its `own` tokens; other values reach neither result nor gradient."""
     return torch.where(own, logps.float(), 0.0).sum(dim=1)
 
 
 def margins(winner: PerPair, loser: PerPair, ref_winner: PerPair, ref_loser: PerPair, beta: float) -> PerPair:
-    """h of each pair, from sums of log-probs under the policy and under the reference. DataError for shapes that differ."""
+    """Return h of each pair, from sums of log-probs under the policy and under the reference. Raise DataError if shapes differ."""
     shapes = {tuple(part.shape) for part in (winner, loser, ref_winner, ref_loser)}
     if len(shapes) != 1 or winner.dim() != 1:
         raise DataError(f"margins: shapes {sorted(shapes)}; pass one number per pair, (N,) each.")
@@ -32,8 +32,9 @@ def margins(winner: PerPair, loser: PerPair, ref_winner: PerPair, ref_loser: Per
 
 
 def pair_loss(margin: PerPair) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """Mean of -log sigma(margin), and metrics: the mean margin and the fraction of pairs with a positive margin. ln 2
-    at margin 0.
+    """Return the mean of -log sigma(margin), and metrics: the mean margin and the fraction of positive margins.
+
+    At margin 0 it is ln 2.
     """
     loss = -torch.nn.functional.logsigmoid(margin).mean()
     ahead = float((margin.detach() > 0).float().mean())

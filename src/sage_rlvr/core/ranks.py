@@ -5,8 +5,9 @@
     a_j = d_j - d_{j-1},                                                            acceleration = mean_j a_j
 
 A window of t tokens of width C costs the eigenvalues of a min(t, C) square matrix: a corner of one Gram matrix of all tokens, or
-sums to which each window adds its own. `stats.samples.spectrum` is the same by singular values, one
-response at a time: statistics load no torch, so that reading results stays quick. tests/core/test_ranks.py holds the two together.
+sums to which each window adds its part. `verdicts.stats.samples.spectrum` computes the same by singular values, one response at a
+time:
+statistics load no torch, so that reading results stays quick. tests/core/test_ranks.py checks that the two agree.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ LEAST = 1e-12  # of the sum of squares of the states: an eigenvalue below it is 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Of each completion, (B,) float64: its effective rank, and that rank's velocity and acceleration, 0 where it is too short
-    to have one (fewer than two or three windows)."""
+    """Effective rank of each completion, (B,) float64, with its velocity and acceleration; these are 0 for a completion that is too
+    short (fewer than two or three windows).
+    """
 
     rank: Float[Tensor, " B"]
     velocity: Float[Tensor, " B"]
@@ -32,7 +34,8 @@ class Ranks:
 
 
 def ranks_of(states: Float[Tensor, "B T C"], mask: Bool[Tensor, "B T"], stride: int, last: int) -> Ranks:
-    """The ranks of hidden states, windows of `stride` tokens more each, over the `last` counted tokens of each completion."""
+    """Return the ranks of hidden states over the `last` counted tokens of each completion, in windows of `stride` more tokens each.
+    """
     z, lengths = _last_states(states, mask, last)
     longest, width = z.shape[1:]
     ends = range(stride, longest + 1, stride)
@@ -54,7 +57,7 @@ def ranks_of(states: Float[Tensor, "B T C"], mask: Bool[Tensor, "B T"], stride: 
 def _last_states(
     states: Float[Tensor, "B T C"], mask: Bool[Tensor, "B T"], last: int
 ) -> tuple[Float[Tensor, "B L C"], Int[Tensor, " B"]]:
-    """The last counted states of each row from column 0 on, float64 and 0 behind them; and how many they are."""
+    """Return the last counted states of each row from column 0 on, float64 and 0 after them; and their number."""
     counts = mask.sum(1)
     lengths = counts.clamp(max=last)
     position = torch.cumsum(mask.long(), 1) - 1 - (counts - lengths)[:, None]
@@ -67,7 +70,7 @@ def _last_states(
 
 
 def _of_gram(gram: Float[Tensor, "B t t"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """ER from Z Z' of rows of which the first `lengths` count."""
+    """Return ER from Z Z' of rows of which the first `lengths` count."""
     counted = (torch.arange(gram.shape[1], device=gram.device) < lengths[:, None]).double()
     means = gram.sum(2) / lengths.clamp(min=1)[:, None]
     centered = gram - means[:, :, None] - means[:, None, :] + (means.sum(1) / lengths.clamp(min=1))[:, None, None]
@@ -78,13 +81,13 @@ def _of_gram(gram: Float[Tensor, "B t t"], lengths: Int[Tensor, " B"]) -> Float[
 def _of_moments(
     second: Float[Tensor, "B C C"], total: Float[Tensor, "B C"], lengths: Int[Tensor, " B"]
 ) -> Float[Tensor, " B"]:
-    """ER from Z' Z and the sum of Z over its `lengths` rows."""
+    """Return ER from Z' Z and the sum of Z over its `lengths` rows."""
     centered = second - total[:, :, None] * total[:, None, :] / lengths.clamp(min=1)[:, None, None]
     return _effective(torch.linalg.eigvalsh(centered), second.diagonal(dim1=1, dim2=2).sum(1))
 
 
 def _effective(eigenvalues: Float[Tensor, "B n"], size: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """exp of the entropy of sigma's shares; 0 where nothing is left of the states."""
+    """Return exp of the entropy of sigma's shares; 0 if the states are all 0."""
     sigma = torch.where(eigenvalues > LEAST * size[:, None], eigenvalues.clamp(min=0), 0.0).sqrt()
     total = sigma.sum(1)
     entropy = torch.special.entr(sigma / torch.where(total > 0, total, 1.0)[:, None]).sum(1)
@@ -92,7 +95,7 @@ def _effective(eigenvalues: Float[Tensor, "B n"], size: Float[Tensor, " B"]) -> 
 
 
 def _dynamics(path: Float[Tensor, "B J"], there: Bool[Tensor, "B J"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """(velocity, acceleration) over the windows that are there, the first ones of each row."""
+    """Return (velocity, acceleration) over the windows that exist, the first ones of each row."""
     before = path.cumsum(1)[:, :-1] / torch.arange(1, path.shape[1], device=path.device)
     d = path[:, 1:] - before
     return _mean_there(d, there[:, 1:]), _mean_there(d.diff(dim=1), there[:, 2:])

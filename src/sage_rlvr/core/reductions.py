@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -28,29 +28,25 @@ Divisor = Literal["row", "batch", "constant"]
 class Reduction(Part):
     """A sum over counted tokens divided by a budget. A subclass is a frozen dataclass with all four members.
 
-    `divisor` says what a token's weight depends on: its own row (1/|y|, which goes with the tokens that the row took
-    and so enters expected gradients), the whole batch, or nothing. ConfigError for a misspelled member.
+    `divisor` declares what a token's weight depends on: its own row (1/|y|, which depends on the sampled tokens
+    and so enters expected gradients), the batch, or nothing. A misspelled member raises ConfigError.
     """
 
-    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
-
-        @property
-        def divisor(self) -> Divisor:
-            """What the weight of a token depends on. Required."""
-
-    else:
-        divisor: ClassVar[Divisor]
+    @property
+    @abstractmethod
+    def divisor(self) -> Divisor:
+        """Kind of dependence of a token's weight: row, batch or nothing. Required."""
 
     @abstractmethod
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
-        """What the sum over a whole update is divided by, so that the losses of its micro-batches add up.
+        """Return the divisor of the sum over a complete update, so that the losses of its micro-batches add up.
 
         mask: (B, T) of the update. max_tokens: the limit on a completion, for a budget that counts it.
         """
 
     @abstractmethod
     def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
-        """The sum over counted tokens divided by the budget, of the batch itself where None."""
+        """Return the sum over counted tokens divided by the budget (by that of this batch if None)."""
 
 
 REDUCTIONS: Registry[type] = Registry(
@@ -121,7 +117,7 @@ class FixedBudget(Reduction):
         return "(1/B) sum_i sum_t" if self.tokens == 1 else f"(1/(B * {self.tokens or 'max_tokens'})) sum_i sum_t"
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
-        """Rows * tokens; ConfigError if neither `tokens` nor `max_tokens` says how many tokens."""
+        """Rows * tokens; raises ConfigError if neither `tokens` nor `max_tokens` is set."""
         tokens = self.tokens or max_tokens
         if tokens is None:
             raise ConfigError(

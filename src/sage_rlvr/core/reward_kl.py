@@ -14,7 +14,7 @@ PerToken = Float[Tensor, "B T"]
 
 
 def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
-    """K_t = sum from t on of log pi_old - log pi_ref - log q of the row, (B, T) nats, 0 off the mask.
+    """Return K_t = sum from t on of log pi_old - log pi_ref - log q of the row, (B, T) nats, 0 off the mask.
 
     Assumes right-padded rows: column t is token t.
     """
@@ -24,20 +24,20 @@ def return_to_go(signals: Signals, log_q: PerToken | None) -> PerToken:
 
 
 def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
-    """sum of `values` from t on over the counted tokens of the row, (B, T), 0 off the mask; values there may be NaN."""
+    """Return the sum of `values` from t on over the counted tokens of the row, (B, T), 0 off the mask; values there may be NaN."""
     return torch.where(mask, torch.where(mask, values, 0.0).flip(1).cumsum(1).flip(1), 0.0)
 
 
 def kl_share(advantage: Advantage, group_size: int) -> float:
-    """c of `credit`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
+    """Return c of `credit`: (G - 1) / G if the advantage subtracts the mean of the group including the row itself, else 1."""
     return (group_size - 1) / group_size if advantage.takes_group_mean else 1.0
 
 
 def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:
-    """share * (K_t minus its mean over the other rows of the group), K_t = `return_to_go`, (B, T), 0 off the mask.
+    """Return share * (K_t minus its mean over the other rows of the group), K_t = `return_to_go`, (B, T), 0 off the mask.
 
     Assumes right-padded rows in groups of `group_size`. The baseline at column t is the mean over those of the other
-    rows that still count there, and 0 where there are none: it does not depend on the row itself, so the expected force
+    rows that still count there, and 0 if there are none: it does not depend on the row itself, so the expected force
     is the exact one at every column, however ragged the group. `share` is `kl_share`.
     """
     to_go = return_to_go(signals, log_q)

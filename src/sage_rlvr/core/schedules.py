@@ -13,7 +13,7 @@ from sage_rlvr.registry import Registry
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Anything that maps (step counted from 0, total_steps) to a float without memory."""
+    """A map from (step counted from 0, total_steps) to a float, without memory."""
 
     def __call__(self, step: int, total_steps: int) -> float: ...
 
@@ -22,7 +22,7 @@ SCHEDULES: Registry[type] = Registry("schedule")
 
 
 def _progress(step: int, total_steps: int) -> float:
-    """0 at the first step, 1 at the last one (step = total_steps - 1) and after it."""
+    """Return 0 at the first step, 1 at the last one (step = total_steps - 1) and after it."""
     return min(1.0, max(0, step) / max(1, total_steps - 1))
 
 
@@ -89,14 +89,14 @@ class Cosine:
 @SCHEDULES.register
 @dataclass(frozen=True)
 class CosineCycles:
-    """Half cosines from a decaying upper value down to `lower`, repeatedly, as SAGE (arXiv 2605.18864) has it.
+    """Half cosines from a decaying upper value down to `lower`, repeatedly, as in SAGE (arXiv 2605.18864).
 
     The 8 cycles and the decay 0.9 come from the authors' released code. With L = max(1, total_steps // cycles) and
     c = min(step // L, cycles - 1),
 
         value = lower + (upper * decay**c - lower) * (1 + cos(pi * (step mod L) / L)) / 2.
 
-    When `cycles` does not divide `total_steps`, some steps are left behind the last cycle: tail="final" stays at
+    If `cycles` does not divide `total_steps`, some steps remain after the last cycle: tail="final" stays at
     `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
     steps per cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
 
@@ -137,7 +137,7 @@ class CosineCycles:
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
-    """A number becomes `Constant(number)`; a schedule stays as it is; anything else is a ConfigError."""
+    """Return `Constant(number)` for a number, and a schedule unchanged; raise ConfigError for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Constant(float(value))
     if isinstance(value, Schedule):
@@ -146,7 +146,7 @@ def as_schedule(value: float | Schedule) -> Schedule:
 
 
 def is_zero(value: float | Schedule) -> bool:
-    """True when the value is 0 at every step as far as the known schedules can tell."""
+    """Return True if the value is 0 at every step, as far as the known schedules show."""
     match as_schedule(value):
         case Constant(value=constant):
             return constant == 0.0
@@ -157,12 +157,12 @@ def is_zero(value: float | Schedule) -> bool:
 
 
 def over_a_run(value: float | Schedule) -> list[float]:
-    """Its values over a run: one where it is a number, else those at each of a thousand steps."""
+    """Return the values over a run: one for a number, else those at each of a thousand steps."""
     schedule = as_schedule(value)
     return [schedule.value] if isinstance(schedule, Constant) else [schedule(step, 1000) for step in range(1000)]
 
 
 def show(value: float | Schedule) -> str:
-    """How a value or schedule is written in an equation: the number itself, or the schedule's constructor."""
+    """Return a value or schedule as written in an equation: the number itself, or the schedule's constructor."""
     schedule = as_schedule(value)
     return f"{schedule.value:g}" if isinstance(schedule, Constant) else repr(schedule)

@@ -1,7 +1,7 @@
 """Inputs of guides, advantages and objectives: `Signals` of a generation batch and `Batch` of one update.
 
-Legend of shapes: P prompts, G completions per prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
-size. Everything that is a log-probability or an entropy is in nats.
+Shapes: P prompts, G completions per prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
+size. All log-probabilities and entropies are in nats.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ class Signals:
     """The signals of the completions of one step, detached and in float32 for any input dtype.
 
     old_logps, ref_logps   (B, T) log pi_old, log pi_ref of the sampled tokens; ref_logps may be None if unused
-    mask                   (B, T) true at counted completion tokens; anything may stand elsewhere, also NaN
-    row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
+    mask                   (B, T) true at counted completion tokens; values elsewhere are ignored, also NaN
+    row_ids                (B,)   number of the completion within the step, unchanged by shuffles and micro-batches
     entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
     rewards (B,), hidden (B, T, d)
     answers                (B,)   int64, equal within a group iff two completions give the same answer; 0 for none
-    problems               (B,)   int64, the problem of the row, the same number whenever it comes back
-    ref_right              (B,)   log-probability of a right completion of the row's problem under the reference, exact
+    problems               (B,)   int64, the problem of the row, the same number each time the problem is asked
+    ref_right              (B,)   log-probability of a correct completion of the row's problem under the reference, exact
     advantages             (B,)   before token weights, for those
     entropy_drift          (B, T) sum_a pi_a^2 (log pi_a + H) of the state, policy, temperature-scaled, untruncated
+    base_counts            (B, 2) int64, stored samples of the base model for the row's problem: the correct ones, and all
+    places                 (B, T) int64, `ids.name_id` of the task's class of the state before each token
     Raises DataError for a shape that does not fit or for row_ids that repeat.
     """
 
@@ -54,6 +56,8 @@ class Signals:
     ref_right: Float[Tensor, " B"] | None = None
     advantages: Float[Tensor, " B"] | None = None
     entropy_drift: Float[Tensor, "B T"] | None = None
+    places: Int[Tensor, "B T"] | None = None
+    base_counts: Int[Tensor, "B 2"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("old_logps", "ref_logps", "entropies", "ref_entropies", "rewards", "hidden", "ref_right"):
@@ -73,6 +77,7 @@ class Signals:
             "problems": rows,
             "ref_right": rows,
             "advantages": rows,
+            "base_counts": (*rows, 2),
             "hidden": tuple(self.mask.shape),
         }
         for one in fields(self):
@@ -86,7 +91,7 @@ class Signals:
             )
 
     def take(self, rows: Int[Tensor, " N"], row_ids: Int[Tensor, " N"] | None = None) -> Signals:
-        """These rows as a batch of their own, in this order; a row may stand in it several times.
+        """Return these rows as a batch, in this order; a row may occur in it several times.
 
         row_ids: their numbers, which must not repeat; None numbers them anew from 0.
         """
@@ -96,11 +101,11 @@ class Signals:
 
     @property
     def positions(self) -> Int[Tensor, "B T"]:
-        """Index of each counted token among the counted tokens of its row, -1 elsewhere; padding does not move it."""
+        """Return the index of each counted token among the counted tokens of its row, -1 elsewhere; padding does not change it."""
         return torch.where(self.mask, torch.cumsum(self.mask.long(), dim=1) - 1, -1)
 
     def require(self, name: str, who: str) -> Tensor:
-        """The signal called `name`; DataError that names `who`, if the signal was not computed."""
+        """Return the signal called `name`; raise DataError that names `who` if the signal was not computed."""
         if name not in FIELDS:
             raise DataError(f"{who} reads Signals.{name}, which does not exist{choose_from(name, FIELDS)}")
         value = getattr(self, name)
@@ -111,13 +116,13 @@ class Signals:
 
 FIELDS = tuple(field.name for field in fields(Signals))
 NEEDS = (*FIELDS, "logps", "entropy_gradient", "distributions")
-"""What a part may name in `needs`; the last three are of the update, see `Method.needs`."""
+"""Names that a part may list in `needs`; the last three are of the update, see `Method.needs`."""
 
 
 def check_needs(who: str, needs: object) -> frozenset[str]:
-    """The `needs` of a part; empty for None, and for the property by which a class gives them.
+    """Return the `needs` of a part; empty for None, and for a property of a class. Raise ConfigError for an unknown name.
 
-    who: what messages call it. ConfigError for what no engine computes.
+    who: the part, as messages call it.
     """
     if isinstance(needs, str):
         raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
@@ -134,16 +139,16 @@ class Batch:
     logps       (B, T) log pi_theta of the sampled tokens, in the graph
     old_logps   (B, T) of the policy that generated them; ref_logps (B, T) of the reference, None without an anchor
     mask        (B, T) bool; advantages (B,) or (B, T); log_q (B, T) from `shape`, None = 0
-    entropies   (B, T) detached, only for the metrics; in the graph, and those of the current policy, where method.needs has
-                "entropy_gradient"
+    entropies   (B, T) detached, only for the metrics; of the current policy and in the graph if method.needs has "entropy_gradient"
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
-    q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
+    q_clamped   (B, T) bool from `q_clamped`, only for the metrics: true if a factor of q is at an edge of its band
+    kl_weights  (B,) from `credit`, the factor of each row on beta of a KL in the loss; None = 1
     log_probs, ref_log_probs  (B, T, V) of every next token, or `Laws` of a large vocabulary, the first in the graph; only estimator
                 "exact" reads them
-    group_size  completions of a prompt where the batch holds whole groups in order; None elsewhere
-    loss_weights  (B, T) from `credit`, of each extra that weighs its term of the loss, by the extra's slot
-    weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
-                probabilities p_i carry B * p_i, so that the mean over rows is the expectation (theory/tree.py).
+    group_size  completions of a prompt if the batch contains complete groups in order; else None
+    loss_weights  (B, T) from `credit`, of each extra that weights its term of the loss, by the extra's slot
+    weights     (B,) factor on a row's share of the loss; None = 1. Rows that represent completions listed with their
+                probabilities p_i have B * p_i, so that the mean over rows is the expectation (lab/theory/tree.py).
     """
 
     logps: Float[Tensor, "B T"]
@@ -158,11 +163,12 @@ class Batch:
     log_probs: Float[Tensor, "B T V"] | Laws | None = None
     ref_log_probs: Float[Tensor, "B T V"] | Laws | None = None
     weights: Float[Tensor, " B"] | None = None
+    kl_weights: Float[Tensor, " B"] | None = None
     group_size: int | None = None
     loss_weights: Mapping[str, Float[Tensor, "B T"]] = field(default_factory=dict)
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:
-    """Mean over the counted tokens as a Python float; 0 when none is counted. Values elsewhere may be NaN."""
+    """Return the mean over the counted tokens as a Python float; 0 if none is counted. Values elsewhere may be NaN."""
     total = torch.where(mask, values.detach().float(), 0.0).sum()
     return float(total / mask.sum().clamp(min=1))

@@ -1,10 +1,10 @@
 """The running state of a method's parts: an explicit value, stored by engines and saved in checkpoints.
 
     value = part(...)                      a part without state
-    value, new = part(..., state=old)      one whose `start` gives a state, that before the first step
+    value, new = part(..., state=old)      a part with state: `start` returns the state before the first step
 
-A state is tensors by name. Parts stay pure: the same arguments, the state among them, give the same value and the same new
-state, and the old one is left as it is. So an engine that takes a step again, or gives one up, has nothing to undo.
+A state is tensors by name. Parts are pure: the same arguments, including the state, give the same value and the same new
+state, and the old state is not changed. So an engine that repeats or abandons a step has nothing to undo.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from sage_rlvr.errors import CheckpointError
 
 PartState = Mapping[str, Tensor]
 State = Mapping[str, PartState]
-"""By the field of the method or the slot of an extra: {"advantage": {"mean": ...}}. A part without state is not in it."""
+"""State of the parts that have one, by the field of the method or the slot of an extra: {"advantage": {"mean": ...}}."""
 
 
 class Stateful(Protocol):
     """A part of a kind that may have a running state."""
 
     def start(self) -> PartState:
-        """The state before the first step; {} = none."""
+        """Return the state before the first step; {} = none."""
 
 
 def has_state(part: Stateful) -> bool:
-    """Whether a part is called with a state and returns a new one beside its value: its `start` gives one."""
+    """Return True if a part is called with a state and returns a new one with its value, that is, if `start` returns a state."""
     return bool(part.start())
 
 
 def start_of(parts: Mapping[str, Stateful]) -> State:
-    """The state before the first step of those `parts`, by field, that have one."""
+    """Return the state before the first step, by field, of those `parts` that have one."""
     return {field: dict(part.start()) for field, part in parts.items() if has_state(part)}
 
 
 def called(part: Any, field: str, state: State, device: torch.device, *args: Any) -> tuple[Any, State]:
-    """The value of the part in `field`, called with `args` and, where it has one, its state; and the state after it."""
+    """Return the value of the part in `field`, called with `args` and its state if it has one; and the state after it."""
     if not has_state(part):
         return part(*args), state
     own = {name: tensor.to(device) for name, tensor in state[field].items()}
@@ -49,7 +49,10 @@ def called(part: Any, field: str, state: State, device: torch.device, *args: Any
 
 
 def tensors_of(parts: Mapping[str, Stateful], state: State) -> dict[str, Tensor]:
-    """A state as one group of tensors for a checkpoint, "field.Class.name": whose it is stands beside what it is."""
+    """Return a state as one group of tensors for a checkpoint.
+
+    The key is "field.Class.name", so a checkpoint shows which part each tensor belongs to.
+    """
     return {
         f"{field}.{type(parts[field]).__name__}.{name}": tensor
         for field, own in state.items()
@@ -58,7 +61,10 @@ def tensors_of(parts: Mapping[str, Stateful], state: State) -> dict[str, Tensor]
 
 
 def state_from(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], where: str) -> State:
-    """Inverse of `tensors_of`, for the same parts. CheckpointError that names the parts where `tensors` are of others."""
+    """Return the state from `tensors_of` of the same parts.
+
+    Raise CheckpointError that names the parts if `tensors` are of others.
+    """
     start = start_of(parts)
     wanted = tensors_of(parts, start)
     if {name: one.dtype for name, one in tensors.items()} != {name: one.dtype for name, one in wanted.items()}:
@@ -72,14 +78,14 @@ def state_from(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], whe
 
 
 def state_metrics(state: State) -> dict[str, float]:
-    """The single numbers in a state, as "field/name"."""
+    """Return the single numbers in a state, as "field/name"."""
     return {
         f"{field}/{name}": float(one) for field, own in state.items() for name, one in own.items() if one.dim() == 0
     }
 
 
 def _owners(names: Mapping[str, Tensor]) -> str:
-    """extra/erank ERank (mean, steps)"""
+    """Return the parts of tensor names as text: "extra/erank ERank (mean, steps)"."""
     by_part: dict[str, list[str]] = {}
     for name in names:
         field, kind, tensor = name.split(".", 2)

@@ -1,7 +1,7 @@
 """Episodes of an evaluation, for any generator with token ids as input and output (`sage_rlvr.models.episodes`).
 
-Turn 0 is drawn as a completion is, by its sample's seed; turn k of the sample from a seed of its own, a function of the sample's
-and k, so that every generator keeps its own law of chance.
+Turn 0 is sampled like a completion, with its sample's seed; turn k of the sample has another seed, a function of the sample's seed
+and k, so that every generator's random numbers stay reproducible.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import DrawnTurn, Episode, play
 from sage_rlvr.models.generation import Generation, Generator, Request
-from sage_rlvr.models.policy import Asking
+from sage_rlvr.models.policy import PromptRenderer
 
-ROWS = 128  # of a call of the generator in later turns, whose contexts are all different
+ROWS = 128  # contexts per call of the generator in later turns, when all contexts differ
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """The seed of a later turn, in [0, 2^63): 63 bits of SHA-256 of "seed/turn"; of turn 0 the sample's own (golden test)."""
+    """The seed of a later turn, in [0, 2^63): 63 bits of SHA-256 of "seed/turn"; for turn 0 the sample's seed (golden test)."""
     if turn == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode("ascii")).digest()[:8], "big") >> 1
@@ -29,15 +29,15 @@ def turn_seed(seed: int, turn: int) -> int:
 
 def generate_episodes(
     generator: Generator,
-    asking: Asking,
+    asking: PromptRenderer,
     problems: Sequence[Any],
     requests: Sequence[Request],
     *,
     limit: int,
     window: int | None = None,
 ) -> list[list[Generation]]:
-    """`generator.generate(requests)`, of episodes: one request a problem. limit: tokens of the policy in an episode; window:
-    positions of the model. ConfigError for a generator that does not tell what tokens it drew.
+    """`generator.generate(requests)` for episodes: one request per problem. limit: tokens of the policy in an episode; window:
+    positions of the model. Raises ConfigError for a generator that does not return its tokens.
     """
     seeds = [seed for request in requests for seed in request.seeds]
     owners = [row for row, request in enumerate(requests) for _ in request.seeds]
@@ -62,7 +62,7 @@ def generate_episodes(
 
 
 def _drawn(generator: Generator, one: Generation) -> DrawnTurn:
-    """A turn of the policy; log-probs are 0 where the generator gives none, and `generate_episodes` then drops them."""
+    """A turn of the policy; log-probs are 0 if the generator returns none, and `generate_episodes` then drops them."""
     if one.token_ids is None:
         raise ConfigError(
             f"generator {generator.name!r} does not return the sampled tokens, which the next turn of an episode needs; "
@@ -74,7 +74,7 @@ def _drawn(generator: Generator, one: Generation) -> DrawnTurn:
 
 
 def _generation(episode: Episode, known: bool) -> Generation:
-    """known: whether every turn's log-probs are."""
+    """known: whether the log-probs of every turn are known."""
     ids, entropies = np.array(episode.ids, np.int32), np.array(episode.entropies, np.float32)
     logps = np.array(episode.logps, np.float32) if known else None
     turns = tuple((turn.who, turn.text, count) for turn, count in zip(episode.turns, episode.counts, strict=True))

@@ -1,4 +1,4 @@
-"""Evaluate one policy exactly on a split of an enumerable world, and write the record that all comparisons start from."""
+"""Evaluate one policy exactly on a split of an enumerable world, and write the record that all comparisons use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import torch
 
 from sage_rlvr.config import DataConfig, TrainConfig, WorldConfig, build, decode, load_config, task_named, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
-from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import load_policy, weights_hash
@@ -25,25 +23,27 @@ from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.plugins import loaded
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.safe_io import understood
-from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import SPLITS, Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
+from sage_rlvr.verdicts.chance import KEY
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.stats.intervals import wilson
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
-EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
+EVALUATION_SEED = 1  # of the problems; training samples problems with world.data_seed
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be evaluated: a name for tables, the model to load, its world, and the run it came from (or None).
-    `resolve` makes it; `evaluate` reads it.
+    """An evaluation's target, made by `resolve` and read by `evaluate`: a name for tables, the model to load, its world, and the
+    run it came from (or None).
 
-    task: what the run was trained on, where that is no Countdown world, or another, whose word is `named`; limit: tokens of a
-    completion there.
+    task: the task that the run was trained on, if that is no Countdown world, or another one, with the name `named`
+    limit: tokens of a completion on it
     """
 
     name: str
@@ -61,7 +61,7 @@ class Target:
 
     @property
     def tokens(self) -> int:
-        """Tokens that a completion may take: those of the run that is evaluated on its own task, else the task's."""
+        """Tokens that a completion may take: the run's limit on its training task, otherwise the task's."""
         return self.evaluated_task.max_new_tokens if self.limit is None or self.task is None else self.limit
 
     def problems(self, split: str, seed: int, n: int, sampling: str) -> list[Any]:
@@ -69,7 +69,7 @@ class Target:
         return base.problems_of(self.evaluated_task, split, seed, n, sampling)
 
     def check_listed(self) -> None:
-        """ConfigError where the right completions of the task cannot be listed."""
+        """Raise ConfigError if the right completions of the task cannot be listed."""
         if self.task is None or isinstance(self.task, Enumerable):
             return
         if self.named is None:
@@ -92,8 +92,8 @@ def identity_of(task: Task) -> dict[str, Any]:
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or a name of `NAMED` -> `Target`. The default task of a run is its training task;
-    the plain name of a task with variants selects the run's variant."""
+    """Make a `Target` from a run directory, a model folder, a Hub id or a name of `NAMED`. The default task of a run is its
+    training task; the plain name of a task with variants selects the run's variant."""
     path, task = Path(what), None if named is None else task_named(named)
     if not is_run(path):
         if what in LONG_NAMES and task is None and world is None:  # a chat model's default is the task in words
@@ -137,7 +137,7 @@ def _task_of_run(path: Path, config: Mapping[str, Any]) -> Task | None:
 
 
 def own_task(config: Mapping[str, Any]) -> Task | None:
-    """The task of a run's recorded recipe; None where it was trained on its `world`."""
+    """The task of a run's recorded recipe; None if it was trained on its `world`."""
     if config.get("data"):
         return task_of_data(decode(DataConfig, config["data"]))
     return build("task", config["task"]) if config.get("task") else None
@@ -164,7 +164,7 @@ def evaluate(
     """Exact log-probs of every right completion of `problems` problems of `split`, those of
     `tasks.base.problems_of`. Pure in its arguments and the weights.
 
-    powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second per problem.
+    powers: also the normalizers of the policy tempered over full completions (`evaluation.tempered`); about a second per problem.
     progress: called with the number of scored problems, and with powers also of normalized problems.
     """
     if split not in SPLITS:
@@ -215,15 +215,15 @@ def cross_check(
     """Sample `n` completions of the first `problems` problems at temperature 1 and compare the share of right ones with the exact
     p.
 
-    Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
-    nothing is wrong it fails to with probability 1 - level).
+    Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the interval contains the mean (without a
+    bug it does not with probability 1 - level).
     """
     chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["sampling"])[:problems]
     policy = load_policy(target.model)
     tokens = target.tokens if max_new_tokens is None else max_new_tokens
     counts = sampled_counts(*policy, target.evaluated_task, chosen, n=n, max_new_tokens=tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
-    drawn = n * len(chosen)  # the record may hold fewer than `problems`
+    drawn = n * len(chosen)  # the record may have fewer than `problems`
     interval = wilson(int(counts.sum()), drawn, level=level)
     return {
         "sampled": float(np.sum(counts)) / drawn,

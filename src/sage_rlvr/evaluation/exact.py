@@ -1,11 +1,11 @@
 """Exact evaluation of tasks that enumerate their right completions: sum the probabilities of all of them.
 
 p(problem) = sum over right completions y of pi(y, end | prompt) (`models/enumeration/solutions.py`): no sampling noise, any
-temperature from the same logits, and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays
-as the cross-check: `sampled_counts` draws, verifies and counts, and the two must agree within the interval of the draw.
+temperature from the same logits, and every quantity of Definition 4.1 (empirical support) follows from the list. Sampling remains
+as the cross-check: `sampled_counts` samples, verifies and counts, and the two must agree within the interval of the samples.
 
-Tempering a policy over whole completions also needs sum over all completions y of pi(y | x)^power. Completions are enumerated
-down to a floor (`models/enumeration/completions.py`). What lies below the floor is bounded and not guessed: the completions that
+Tempering a policy over full completions also needs sum over all completions y of pi(y | x)^power. Completions are enumerated
+down to a floor (`models/enumeration/completions.py`). The mass below the floor is bounded and not guessed: the completions that
 begin with a prefix u have together at most pi(u)^power, since each has at most pi(u) and all of them sum to it.
 """
 
@@ -67,7 +67,7 @@ def sampled_counts(
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# what tempering over whole completions needs beyond the right ones
+# normalizers for tempering over full completions
 
 
 def log_normalizers(
@@ -84,9 +84,9 @@ def log_normalizers(
 ) -> dict[float, np.ndarray]:
     """Bounds on log sum_y pi(y | x)^power in nats: {power: (N, 2) float64, lower and upper}, equal (0, 0) at power 1.
 
-    y are the completions that end with an end token; those longer than `max_new_tokens` count among what is bounded. A problem
-    with more than `most_states` prefixes above the floor is taken with a higher floor and so has a wider bound. DataError for a
-    power below 1: there what lies below the floor weighs more than what lies above it, and no bound holds.
+    y are the completions that end with an end token; longer ones than `max_new_tokens` are part of the bounded mass. A problem with
+    more than `most_states` prefixes above the floor gets a higher floor and so a wider bound. Raises DataError for a power below 1:
+    then completions below the floor have more weight than those above it, and no bound holds.
     """
     wrong = [power for power in powers if not (power >= 1 and math.isfinite(power))]
     if wrong:

@@ -1,10 +1,10 @@
-"""The support gate: does a policy solve more than a guesser, and how much room does it leave for training?
+"""The support gate: whether a policy solves more than a guesser, and how much headroom training has.
 
     points at the ks that will be read -> Gate -> passed or the reasons why not, and the room at the largest k
 
-Support: at every k the interval of pass@k lies above the chance floor. All of them must, so no level is corrected. Room: RL needs
-problems that are solved now and then and not always, so the room is read off pass@k at the largest k, by bounds that a study sets
-before its runs.
+Support: at every k the interval of pass@k is above the chance floor. All of them must be, so no level is corrected. Room: RL needs
+    problems that are solved sometimes and not always, so the room is judged by pass@k at the largest k, with bounds that a study
+    sets before its runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.intervals import Interval
 
 Room = Literal["out of reach", "much", "some", "little"]
 
@@ -29,12 +29,12 @@ class GatePoint:
 
     @property
     def above(self) -> bool:
-        """Whether the interval lies above the floor."""
+        """Whether the interval is above the floor."""
         return self.passed.low > self.chance
 
     @property
     def against_chance(self) -> str:
-        """Where pass@k lies, in words."""
+        """Compare pass@k with chance, in words."""
         if self.above:
             return "above chance"
         return "below chance" if self.passed.high < self.chance else "not distinguishable from chance"
@@ -51,7 +51,7 @@ class Gate:
     wanted: Literal["any", "much", "little"] = "any"
 
     def room_of(self, value: float) -> Room:
-        """The room that a pass@k leaves."""
+        """Return the room at this pass@k."""
         low, high = self.much
         if value < low:
             return "out of reach"
@@ -66,13 +66,13 @@ class Gate:
 
     @property
     def certain(self) -> bool:
-        """Whether the whole interval at the largest k leaves the same room."""
+        """Whether the room is the same for the full interval at the largest k."""
         interval = self.points[-1].passed
         return {self.room_of(interval.low), self.room_of(interval.high)} == {self.room}
 
     @property
     def failures(self) -> list[str]:
-        """Why the gate is not passed; [] where it is."""
+        """Reasons why the gate is not passed; [] if it is."""
         reasons = [f"pass@{one.k} is {one.against_chance}" for one in self.points if not one.above]
         if self.wanted not in ("any", self.room):
             reasons.append(f"the room at k = {self.points[-1].k} is {self.room!r}, and {self.wanted!r} is required")
@@ -92,11 +92,11 @@ class Gate:
         lines = [f"gate       {verdict}; room: {self.room}"]
         for one in self.points:
             name = f"pass@{one.k}"
-            lines.append(f"  {name:<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.against_chance}")
-        return [*lines, f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}"]
+            lines.append(f"  {name:<9}{one.passed.bracketed()}, chance {one.chance:.3f}: {one.against_chance}")
+        return [*lines, f"  room     {self.room} at pass@{last.k} {last.passed.bracketed()}; {bounds}{doubt}"]
 
     def tree(self) -> dict[str, Any]:
-        """Strict JSON; null for the ends of an interval that nothing is known of."""
+        """Strict JSON; null for infinite ends of an interval."""
         points = [
             {"k": one.k, "pass": one.passed.value, "low": _finite(one.passed.low), "high": _finite(one.passed.high)}
             | {"chance": one.chance, "above_chance": one.above}
@@ -108,12 +108,8 @@ class Gate:
 
 
 def ks_of(given: Sequence[int], largest: int) -> list[int]:
-    """The ks of a gate, ascending. given: those that were chosen; by default 1, 8 and the largest."""
+    """The ks of a gate, ascending. given: the chosen ones; by default 1, 8 and the largest."""
     return sorted(set(given)) if given else [*(k for k in (1, 8) if k < largest), largest]
-
-
-def _cell(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _finite(value: float) -> float | None:

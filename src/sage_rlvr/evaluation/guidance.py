@@ -3,9 +3,9 @@
     store of attempts -> the first wrong one of each problem -> teacher -> guided prompts -> another store of the same problems
 
 The hint is for the first wrong attempt of a problem; a problem without a wrong attempt is left out. The hints are stored in the
-folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once. The
-teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another teacher
-are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
+folder of the new store, `guidance.jsonl`, and read from it when the evaluation continues, since a teacher may be asked only once.
+The teacher `nothing` makes the control: the same problems, the same seeds, no guidance. So its store and that of another teacher
+are compared problem by problem (`sage-rlvr compare`), on attempts that did not select the problems.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.sampling import Chosen
+from sage_rlvr.evaluation.sampling import EvalSet
 from sage_rlvr.evaluation.store import Sample, SampleStore, is_store
 from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.runs import writing
@@ -32,7 +32,8 @@ KEPT = "guidance.jsonl"
 
 
 def teacher_named(words: str) -> Teacher:
-    """A teacher of the command line: a name, {name: policy, model: FOLDER}, or FILE.py:FUNCTION. ConfigError for others."""
+    """A teacher of the command line: a name, {name: policy, model: FOLDER}, or FILE.py:FUNCTION. Raises ConfigError for anything
+    else."""
     if words.lstrip().startswith("{"):
         tree: Any = parse_yaml(words, "--hints")
     else:
@@ -42,7 +43,7 @@ def teacher_named(words: str) -> Teacher:
 
 
 def words_of(teacher: Teacher) -> str:
-    """A teacher in one line for a store's identity: name and settings, and the hash of code or weights that it brings."""
+    """A teacher in one line for a store's identity: name and settings, and the hash of its code or weights."""
     tree = dump(teacher)
     words: str = tree["name"]
     if settings := ", ".join(f"{name}: {value}" for name, value in tree.items() if name != "name"):
@@ -52,10 +53,10 @@ def words_of(teacher: Teacher) -> str:
     return words
 
 
-def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:
+def again(chosen: EvalSet, attempts: Path, teacher: Teacher, folder: Path) -> EvalSet:
     """The problems of `chosen` with a wrong attempt in the store of `attempts`, with the teacher's hint in the prompt.
 
-    folder: of the new store. ConfigError for attempts of another task, or none that failed.
+    folder: the folder of the new store. Raises ConfigError for attempts of another task, or if none failed.
     """
     option = f"--retry-failures-of {attempts}"
     if not is_store(attempts):
@@ -94,9 +95,9 @@ def own_words(row: Sample) -> list[str]:
 
 
 def _taught(
-    chosen: Chosen, rows: Mapping[str, Any], failed: Mapping[str, Sample], teacher: Teacher, by: str, file: Path
+    chosen: EvalSet, rows: Mapping[str, Any], failed: Mapping[str, Sample], teacher: Teacher, by: str, file: Path
 ) -> dict[str, str]:
-    """What the teacher says of each problem, written down before it is used."""
+    """Return the teacher's hint for each problem, written to the file before it is used."""
     hints, dropped = {}, 0
     for name, problem in rows.items():
         row = failed[name]
@@ -112,7 +113,7 @@ def _taught(
 
 
 def _kept(file: Path, by: str) -> dict[str, str]:
-    """What was said before, {} where nothing was. ConfigError where another teacher said it, or of other attempts."""
+    """Return the stored hints, {} without any. Raise ConfigError if they are from another teacher or about other attempts."""
     if not file.is_file():
         return {}
     (_, head), *rows = read_json_lines(file, advice="delete the store and sample again")
@@ -124,7 +125,8 @@ def _kept(file: Path, by: str) -> dict[str, str]:
 
 
 def guidance_line(folder: Path) -> str:
-    """Who guided the attempts of a store, how many problems, and what was dropped because it held the reference answer."""
+    """The teacher of the attempts of a store, the number of problems, and how many hints were dropped because they contained the
+    reference answer."""
     (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and sample again")
     silent = sum(not row["guidance"] for _, row in rows)
     return (

@@ -1,4 +1,4 @@
-"""A verdict with its answer, and the mathematics verifier on completions that were sampled elsewhere. No torch is needed."""
+"""A verdict with its answer, and the mathematics verifier on completions that another program sampled. No torch is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNJUDGED = "not judged yet"  # the reason of imported samples that came without 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict and the answer that it is about, in one spelling; None where there is no answer. `Chosen.verdicts` and the
+    """A verdict and its answer in canonical form; None without an answer. `EvalSet.verdicts` and the
     re-judging of stores make it; `SampleStore` writes it."""
 
     label: str
@@ -34,16 +34,17 @@ JudgeAt = Callable[[Sequence[tuple[str, str]], Mapping[str, Any]], Sequence[Verd
 
 
 def reasons_of(store: SampleStore, n: int | None = None) -> Reasons:
-    """Why samples of a store earned nothing, of the first n of each problem."""
+    """Reasons why samples of a store are not right, over the first n of each problem."""
     rows = store.lists(("verdict", "reason", "finish"), n=n)
     ends = [None if end is None else end == "length" for end in rows["finish"]]
     return Reasons(Counter(zip(rows["verdict"], map(unescape, rows["reason"]), ends, strict=True)))
 
 
 def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None = None) -> Elsewhere | None:
-    """Where whole samples without an answer have one, of `LOOKED` at most; None for tasks that read no place of a text.
+    """Other places where complete samples without an answer have one, for at most `LOOKED` samples; None for tasks that do not look
+    for an answer in the text.
 
-    judge: gives verdicts at another place; None where no golds are at hand.
+    judge: returns verdicts at another place; None if no golds are available.
     """
     if judge is None and store.identity.prompt not in FORMATS:
         return None
@@ -66,7 +67,7 @@ def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None
 def problems_in(
     store: SampleStore, reasons: Reasons, n: int | None = None, *, location: str = "", judge: JudgeAt | None = None
 ) -> list[str]:
-    """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
+    """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import without verdicts."""
     if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
         return []
     problems = reasons.problems(location=location, search=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
@@ -74,7 +75,7 @@ def problems_in(
 
 
 def judged_at(golds: Mapping[str, str]) -> JudgeAt:
-    """By the mathematics verifier, against the gold of each problem."""
+    """Judge by the mathematics verifier, against the gold of each problem."""
     return lambda pairs, reading: shared().verify([(text, golds[problem]) for problem, text in pairs], **reading)
 
 

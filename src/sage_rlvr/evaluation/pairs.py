@@ -2,7 +2,7 @@
 
     losers    wrong first attempts, never guided
     winners   right first attempts, and right second attempts of the failed problems, guided or not
-    pair      each winner with one loser of its problem, drawn by (seed, problem, number of the winner)
+    pair      each winner with one loser of its problem, chosen by (seed, problem, number of the winner)
     SFT       a share of the right first attempts, the same for every set of pairs of these attempts and this seed
 
 A pure function of the stores and the settings. A problem without a right or without a wrong attempt makes no pair; second
@@ -22,7 +22,7 @@ from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import own_of
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.training.offline import Data, text_of
 from sage_rlvr.training.texts import Text
 
@@ -99,7 +99,7 @@ def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Seq
 
 
 def _chance(*address: object) -> float:
-    """In [0, 1), a function of its address."""
+    """A number in [0, 1), a function of its address."""
     digest = hashlib.blake2b(repr(address).encode("utf-8", "surrogatepass"), digest_size=7).digest()
     return int.from_bytes(digest, "big") / (1 << 56)
 
@@ -118,7 +118,7 @@ def _read(folder: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
 
 
 def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pairs: Sequence[PreferencePair]) -> dict[str, int]:
-    """What `Paired.counts` holds of the first and second attempts and their pairs."""
+    """Compute `Paired.counts` from the first and second attempts and their pairs."""
     rows = list(chain.from_iterable(first.values()))
     again = list(chain.from_iterable(second.values()))
     solved = {row.problem for row in rows if row.verdict == "right"}
@@ -136,7 +136,7 @@ def texts_of(config: OfflineConfig, paired: Paired, tokens: Tokens) -> Data:
 
     DataError for a problem that the task's split does not have.
     """
-    asking = Asking.of(config.task, tokens, options=config.chat_template_kwargs)
+    asking = PromptRenderer.of(config.task, tokens, options=config.chat_template_kwargs)
     rows = {problem.problem_id: problem for problem in config.task.problems(config.pairs.split)}
 
     def text(row: Sample) -> Text:

@@ -1,11 +1,9 @@
-"""One policy's exact evaluation as a file: log-probs of every right completion, from which all else is recomputed."""
+"""One policy's exact evaluation as a file: log-probs of every right completion, from which all other numbers are recomputed."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +13,18 @@ from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.safe_io import parse_json, read_npz, understood
-from sage_rlvr.tasks.chance import chance_of_tree
+from sage_rlvr.verdicts.chance import chance_of_tree
+from sage_rlvr.verdicts.record import Record
 
 FORMAT = 1
 AGAIN = "create it again with:"  # and the command
-ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
-# What two records must share to be compared problem by problem.
+ROUNDING = 1e-3  # nats by which sums of float32 log-probs may exceed 0
+# Fields that two records must share to be compared problem by problem.
 PAIRED = ("world", "split", "seed", "sampling", "problem_ids")
 
 
-@dataclass(frozen=True)
-class Record:
-    """meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON.
-
-    logps: {temperature: [float64 log-probs of the right completions, one array per problem]}, nats, end token included.
-    norms: {power: (N, 2) float64 bounds on log sum_y pi(y)^power over all completions}; empty where the policy was not tempered
-    over whole completions (`evaluation.tempered`). path: of the file it was read from.
-    """
-
-    meta: Mapping[str, Any]
-    logps: Mapping[float, Sequence[np.ndarray]]
-    norms: Mapping[float, np.ndarray] = dataclasses.field(default_factory=dict)
-    path: Path | None = dataclasses.field(default=None, compare=False)
-
-    @property
-    def problems(self) -> int:
-        """Number of problems."""
-        return len(self.meta["problem_ids"])
-
-    def only(self, temperatures: Collection[float] | None) -> Record:
-        """The record with only these temperatures, so that policies are compared at the same ones; None: all."""
-        return replace(self, logps={t: rows for t, rows in self.logps.items() if temperatures is None or t in temperatures})
-
-
 def save_record(record: Record, path: str | Path) -> Path:
-    """Write one .npz without pickle, replaced whole."""
+    """Write one .npz without pickle, replaced atomically."""
     temperatures, powers = sorted(record.logps), sorted(record.norms)
     arrays = {
         "meta": np.array(json.dumps({"format": FORMAT, **record.meta}, allow_nan=False)),
@@ -65,7 +40,7 @@ def save_record(record: Record, path: str | Path) -> Path:
 
 
 def load_record(path: str | Path) -> Record:
-    """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
+    """Inverse of `save_record`. `DataError` names the file if it is missing or damaged."""
     if not Path(path).exists():
         raise DataError(f"{path}: no such evaluation; create it with: {_made_by(path)}")
     try:
@@ -80,11 +55,11 @@ def _read(path: str | Path) -> Record:
         meta = parse_json(str(data["meta"]), f"{path}: meta", advice=AGAIN)
         if meta.pop("format", None) != FORMAT:
             raise DataError(f"{path}: written in another format than {FORMAT}; {AGAIN}")
-        chance_of_tree(meta.get("chance"))  # a tree of another shape is refused here, with the file's name
+        chance_of_tree(meta.get("chance"))  # a tree of another shape raises an error with the file's name
         offsets, keys = data["offsets"], data["temperatures"]
         _check(meta, offsets, data["logps"], f"{path}: not a complete evaluation; {AGAIN}")
         logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}
-        powers = data.get("powers", ())  # older records have none
+        powers = data.get("powers", ())  # absent without a frontier of powers
         norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
         if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
             raise DataError(f"{path}: not a complete evaluation; {AGAIN}")
@@ -97,7 +72,7 @@ _META: dict[str, type | tuple[type, ...]] = {
 
 
 def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refusal: str) -> None:
-    """DataError unless meta has what is read of it, and every problem has its stretch of finite or zero probabilities."""
+    """Raise DataError unless meta has the required fields, and every problem has its range of finite or zero probabilities."""
     ids = meta["problem_ids"]
     whole = all(isinstance(meta[name], kind) for name, kind in _META.items() if name in meta)
     whole = whole and isinstance(ids, list) and all(isinstance(one, str) for one in ids)
@@ -109,8 +84,8 @@ def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refu
 
 
 def record_path(out: Path, name: str, suffix: str = "") -> Path:
-    """Path of the exact evaluation of a policy in the folder `out` of a demo or sweep. name: of its run directory, or "base";
-    suffix: "validation" or the name of another task."""
+    """Path of the exact evaluation of a policy in the folder `out` of a demo or sweep. name: its run directory's name, or
+    "base"; suffix: "validation" or the name of another task."""
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
@@ -123,7 +98,7 @@ def embedded_record(split: str) -> Path:
 
 
 def _made_by(path: str | Path) -> str:
-    """The command that makes a record; of the run that it lies in, as far as its place tells."""
+    """The command that makes a record; for a record in a run's folder, of that run."""
     run = Path(path).parent
     if Path(path) in map(embedded_record, ("test", "validation")):
         return suggest("eval", EMBEDDED)

@@ -1,12 +1,13 @@
 """The report of a sample store as lines: scores with their caveats, and reasoning patterns.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | chance
+    families and marks of answers   (`forms.py`)
     avg@n, Cover@tau, truncation rate, undecided share, PCMD, answer and token entropy, q: each with its interval over problems
-    patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
-    excess     appendix J: samples beyond the base's own 95 % quantile     (`stats/samples/perplexity.py`)
+    patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`verdicts/stats/samples`)
+    excess     appendix J: samples beyond the base's own 95 % quantile     (`verdicts/stats/samples`)
 
-All from the first n samples of every problem, so that two stores of equal n give the same lines whatever they hold beyond.
-An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines.
+All from the first n samples of every problem, so that two stores of equal n give the same lines whatever else they contain. An
+undecided sample is not right. A function of the store's rows only: equal digests give equal lines.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.chance import chance_of_store
+from sage_rlvr.evaluation.forms import forms_of
 from sage_rlvr.evaluation.judged import UNJUDGED, JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, turns_in, unescape
-from sage_rlvr.evaluation.store.schema import TURNS
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, TURNS, own_of, turns_in, unescape
 from sage_rlvr.safe_io import parse_json
-from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
-from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
-from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
-from sage_rlvr.stats.samples.diversity import (
+from sage_rlvr.tasks.base import Task
+from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
+from sage_rlvr.verdicts.stats.passk import cover_at_tau, pass_hat_k, powers
+from sage_rlvr.verdicts.stats.samples.clusters import clusters, pooled_share, ratio_interval
+from sage_rlvr.verdicts.stats.samples.diversity import (
     BOTH_RIGHT,
     answer_entropy,
     expected_distinct_correct,
@@ -36,15 +39,15 @@ from sage_rlvr.stats.samples.diversity import (
     pcmd_interval,
     token_entropy,
 )
-from sage_rlvr.stats.samples.majority import maj_at_k
-from sage_rlvr.stats.samples.patterns import pattern_frequencies
-from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
-from sage_rlvr.stats.tempered import reweighted
-from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.stats.samples.majority import maj_at_k
+from sage_rlvr.verdicts.stats.samples.patterns import pattern_frequencies
+from sage_rlvr.verdicts.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
+from sage_rlvr.verdicts.stats.tempered import reweighted
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
 
-SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
+SAMPLED_POWERS = (1.5, 2.0, 4.0)  # powers over full completions; sharper ones leave too few effective samples
+FEW_PROBLEMS = 20  # number of problems below which a report has few lines
 TAUS = (0.25, 0.5, 0.75, 1.0)
 LEGEND = (
     "           pass@k: at least one of k samples is right; pass^k: all k are right; maj@k: the most frequent answer of k is "
@@ -52,14 +55,14 @@ LEGEND = (
     "Cover@tau: share of problems with at least a share tau of right samples"
 )
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
-MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
+MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; for the others that many subsets per problem
 EXCESS_AT = 0.95
-CUTS = {"top_p": 1, "top_k": 0, "min_p": 0}  # each where it cuts nothing
+CUTS = {"top_p": 1, "top_k": 0, "min_p": 0}  # the value of each at which it cuts nothing
 
 
 class SampleColumns:
-    """The first n samples of every problem, column by column. of (M,): the number of each one's problem, of `many`. Reports of
-    samples and comparisons make it of a store."""
+    """The first n samples of every problem, column by column. of (M,): the number of each one's problem, among `many`. Reports
+    of samples and comparisons make it from a store."""
 
     def __init__(self, store: SampleStore, n: int | None) -> None:
         self.store, self.n = store, n
@@ -68,18 +71,18 @@ class SampleColumns:
         self.right = np.array([verdict == "right" for verdict in self["verdict"]], dtype=bool)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """A column of the store, as `SampleStore.lists` gives it."""
+        """A column of the store, as `SampleStore.lists` returns it."""
         return self.store.lists((name,), n=self.n)[name]
 
     @cached_property
     def own(self) -> list[NDArray[np.bool_]] | None:
-        """Of episodes: which tokens of each sample the policy drew; None where it drew all."""
+        """Masks of the tokens that the policy sampled, for episodes; None if it sampled all."""
         if TURNS not in self.store.columns:
             return None
         return [own_of(turns_in(text)) for text in self[TURNS]]
 
     def of_policy(self, rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """A token-level column without gaps, (T_i,) each, at the tokens that the policy drew."""
+        """A token-level column without gaps, (T_i,) each, at the tokens that the policy sampled."""
         return rows if self.own is None else [row[own] for row, own in zip(rows, self.own, strict=True)]
 
     def arrays(self, name: str) -> list[NDArray[Any]] | None:
@@ -96,7 +99,7 @@ class SampleColumns:
         return [np.asarray(values)[self.of == i] for i in range(self.many)]
 
     def solutions(self) -> tuple[list[str], NDArray[np.bool_], list[str]]:
-        """Texts, which of them are right, and their problems. DataError where none is right."""
+        """Texts, which of them are right, and their problems. Raises DataError if none is right."""
         if not self.right.any():
             raise DataError(f"{self.store.path}: no sample is right, and patterns are counted only in right samples")
         return [unescape(text) for text in self["text"]], self.right, self.problems
@@ -116,10 +119,23 @@ def common_n(store: SampleStore) -> int:
 
 
 def report_lines(
-    store: SampleStore, n: int | None = None, *, location: str = "", judge: JudgeAt | None = None
+    store: SampleStore,
+    n: int | None = None,
+    *,
+    location: str = "",
+    judge: JudgeAt | None = None,
+    brief: bool = False,
+    task: Task | None = None,
 ) -> list[str]:
-    """See above. n: default `common_n`. location: where answers are read, in words; judge: verdicts at other places. The first
-    lines are about what most samples failed by."""
+    """The lines of a report, see the module.
+
+    n: by default `common_n`
+    location: where answers are read, in words
+    judge: verdicts at other places
+    task: the task of the samples, by default by the store's name; it defines the forms of answers
+    brief: for fewer than `FEW_PROBLEMS` problems only pass@k and errors: all other numbers are noise at that size
+
+    The first lines are about the reasons why most samples failed."""
     n = common_n(store) if n is None else n
     counts, drawn, law = store.counts(n), SampleColumns(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
@@ -135,28 +151,46 @@ def report_lines(
         lines.append(
             f"no pass@k: none of the {counts.n.sum():,} samples has a verdict; add --judge boxed (or tag, last_number, whole)"
         )
-        return [*lines, ends, *_token_lines(drawn)]
+        return [*lines, ends, *_token_lines(drawn), *_added_lines(drawn)]
     c = counts.right
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
     none = drawn.sums([Verdict(*outcome).unanswered for outcome in zip(drawn["verdict"], drawn["reason"], strict=True)])
     over = f"(over {len(counts.problems)} problems)"
+    chance = chance_of_store(store.facts(), counts.problems)
+    if brief and len(counts.problems) < FEW_PROBLEMS:
+        few = f"fewer than {FEW_PROBLEMS} problems decide little; all scores: {suggest('samples', store.path)}"
+        wrong = {
+            f"no answer  {_share(none, counts.n)} {over}, counted as wrong{reasons.often(NO_ANSWER)}": none,
+            ends: counts.truncated,
+            f"undecided  {_share(counts.undecided, counts.n)} {over}, counted as not right": counts.undecided,
+        }
+        shown = [line for line, count in wrong.items() if np.any(count)]
+        problems = problems_in(store, reasons, n, location=location, judge=judge)
+        return [*problems, *lines, *_brief(c, n, chance), *shown, *_added_lines(drawn), few]
     return [
         *problems_in(store, reasons, n, location=location, judge=judge),
         *lines,
-        *_table(drawn, c, n, chance_of_store(store.facts(), counts.problems)),
+        *_table(drawn, c, n, chance),
         f"avg@{n}     {cell(passk_interval(n, c, 1))}",
         "Cover@tau  " + "  ".join(covers),
         LEGEND,
+        *_form_lines(store, n, task),
         f"no answer  {_share(none, counts.n)} {over}, counted as wrong{reasons.often(NO_ANSWER)}",
         ends,
         f"undecided  {_share(counts.undecided, counts.n)} {over}, counted as not right{reasons.often(UNDECIDED)}",
         *_tempered_lines(drawn),
         *_token_lines(drawn),
+        *_added_lines(drawn),
     ]
 
 
+def _form_lines(store: SampleStore, n: int, task: Task | None) -> list[str]:
+    forms = forms_of(store, n, task)
+    return [] if forms is None else forms.lines()
+
+
 def _truncated_line(counts: Counts, limit: int) -> str:
-    """The share of samples that met the limit, of those whose end was recorded."""
+    """The share of samples that met the limit, among samples with a recorded end."""
     known = counts.n - counts.finish_unknown
     if not known.any():
         return "truncated  not recorded"
@@ -190,6 +224,13 @@ def _table(drawn: SampleColumns, c: NDArray[Any], n: int, chance: Chance | None)
     return [*(line.rstrip() for line in lines), *ends]
 
 
+def _brief(c: NDArray[Any], n: int, chance: Chance | None) -> list[str]:
+    """pass@1 and pass@n, with chance if that is known."""
+    passed = [(k, passk_interval(n, c, k)) for k in dict.fromkeys((1, n))]
+    floor = [f"  chance {chance.at(k):.3f}{f', {BELOW}' * chance.below(k, p.value, p.high)}" if chance else "" for k, p in passed]
+    return [f"{f'pass@{k}':<10} {cell(p)}{beside}" for (k, p), beside in zip(passed, floor, strict=True)]
+
+
 def _pcmd_line(pairs: Sequence[float]) -> str:
     interval = pcmd_interval(pairs)
     of = f"{interval.n} of {len(pairs)} {BOTH_RIGHT}"
@@ -197,7 +238,8 @@ def _pcmd_line(pairs: Sequence[float]) -> str:
 
 
 def _tempered_lines(drawn: SampleColumns) -> list[str]:
-    """pass@1 of the policy tempered over whole completions, from samples of the policy itself; [] for those of another law."""
+    """pass@1 of the policy tempered over full completions, from samples of the policy itself; [] for samples of another
+    distribution."""
     law = drawn.store.identity.decoding
     if law["temperature"] != 1 or any(law[name] != off for name, off in CUTS.items()):
         return []
@@ -215,12 +257,12 @@ def _tempered_lines(drawn: SampleColumns) -> list[str]:
 
 
 def _completions(drawn: SampleColumns) -> NDArray[Any]:
-    """What tells completions apart: a text that ended and the same text where it was cut are two."""
+    """Keys of completions: a finished text and the same text cut off differ."""
     return np.array([f"{end} {text}" for end, text in zip(drawn["finish"], drawn["text"], strict=True)], dtype=object)
 
 
 def _token_lines(drawn: SampleColumns) -> list[str]:
-    """Length, entropy, perplexity under the base and q, each where all samples have it."""
+    """Length and entropy, each if all samples have it."""
     lines = []
     if (ids := drawn.arrays("token_ids")) is not None:
         lengths = drawn.sums([len(row) for row in ids]) / drawn.n
@@ -228,6 +270,12 @@ def _token_lines(drawn: SampleColumns) -> list[str]:
     if (entropies := drawn.arrays("entropies")) is not None:
         each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
         lines.append(f"entropy    {cell(each)} nats per token, of the sampling distribution")
+    return lines
+
+
+def _added_lines(drawn: SampleColumns) -> list[str]:
+    """Perplexity under the base and q, which an option added to the samples; each if all samples have it."""
+    lines = []
     for name, column, key, option, lines_of in (
         ("perplexity", "base_logps", SCORED, "--base-logprobs", _tail_lines),
         ("q         ", "q", GUIDED, "--guide", _q_lines),
@@ -258,13 +306,13 @@ def _q_lines(drawn: SampleColumns, q: list[NDArray[Any]], guide: str = "the guid
 
 
 def _tail_lines(drawn: SampleColumns, logps: list[NDArray[Any]], base: str = "the base") -> list[str]:
-    """Eq. (39) of arXiv 2605.18864: all samples, and the right ones alone."""
+    """Eq. (39) of arXiv 2605.18864: for all samples, and only for the right ones."""
     values, lines = perplexities(logps), []
     for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", drawn.right)):
         if kept.any():
             owners = [drawn.problems[i] for i in np.flatnonzero(kept)]
             tails = perplexity_tails(values[kept], owners, quantiles=TAIL_QUANTILES)
-            cells = [f"{q:.0%}: {i.value:.2f} [{i.low:.2f}, {i.high:.2f}]" for q, i in tails.quantiles.items()]
+            cells = [f"{q:.0%}: {i.bracketed('.2f')}" for q, i in tails.quantiles.items()]
             line = f"perplexity under {base.split()[0]}, quantiles of {name} samples  {'  '.join(cells)} {tails.caution}"
             lines.append(line.rstrip())
     return lines
@@ -286,7 +334,7 @@ def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
 
 
 def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
-    """How much heavier the upper tail of a's perplexities is than b's, where both stores were scored under one base."""
+    """Excess of the upper tail of a's perplexities over b's, if both stores were scored under one base."""
     both = [SampleColumns(store, n) for store in (a, b)]
     scored = [drawn.arrays("base_logps") for drawn in both]
     bases = {base for drawn in both for base in made_under(drawn, SCORED)}
@@ -304,9 +352,8 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
 
 def cell(interval: Interval, digits: int = 3) -> str:
     """A number with the ends of its interval in brackets."""
-    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return interval.bracketed(f".{digits}f")
 
 
 def _share(hits: ArrayLike, totals: ArrayLike) -> str:
-    interval = pooled_share(hits, totals)
-    return f"{interval.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+    return pooled_share(hits, totals).bracketed(".1%")

@@ -1,4 +1,4 @@
-"""Stored samples as text: prompt, gold, completion, verdict. Nothing in a text can steer a terminal or leave its margin."""
+"""Stored samples as text: prompt, gold, completion, verdict. A text can neither control the terminal nor leave its margin."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _block(name: str, text: str, width: int) -> Iterator[str]:
 
 
 def _framed(text: str, width: int) -> Iterator[str]:
-    """Lines within a margin, wrapped at words where there are any; line ends stay where they are."""
+    """Lines within a margin, wrapped between words if possible; line ends are kept."""
     wrapper = textwrap.TextWrapper(
         max(width, 24), initial_indent=MARGIN, subsequent_indent=MARGIN, replace_whitespace=False, drop_whitespace=False,
         break_on_hyphens=False,

@@ -1,12 +1,12 @@
 """Evaluation by samples: generate, judge and commit the missing chunks of a store until the store is complete.
 
-    task -> chosen problems -> prompts (`sage_rlvr.models.policy.Asking`) -> completions -> verdicts, answers
-    while missing: claim the chunks of a few problems; generate, a chunk's seeds of one prompt a request; verify; commit
+    task -> chosen problems -> prompts (`sage_rlvr.models.policy.PromptRenderer`) -> completions -> verdicts, answers
+    while missing: claim the chunks of a few problems; generate, one request per chunk, the seeds of one prompt; verify; commit
 
-The store decides what is missing and who works on what (`evaluation/store`), so an interrupted evaluation goes on
-where it was, SIGKILL included; more samples are a top-up; and several processes share the work. A chunk is computed alike
-whatever came before it, so that on the CPU sampler the store's digest depends on none of that. The hashes are what a store
-holds to: of the problems, of what writes the prompt, and of the verifier with its limits.
+The store decides what is missing and which process works on which chunk (`evaluation/store`), so an interrupted evaluation
+continues, also after SIGKILL; more samples are a top-up; and several processes share the work. A chunk does not depend on earlier
+chunks, so that on the CPU sampler the store's digest depends on none of that. A store is bound to hashes of the problems, of the
+prompt's code, and of the verifier with its limits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, S
 from sage_rlvr.evaluation.store.sample import own_of, policy_turns, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import DrawsTogether, Generation, Generator, Request
-from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
+from sage_rlvr.models.policy import Chat, Prompt, PromptRenderer, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.tasks.abilities import Generated, ReadsAnswers, WithGuidance
@@ -47,11 +47,12 @@ from sage_rlvr.tasks.base import (
     turns_of,
     verdicts,
 )
-from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
+from sage_rlvr.verdicts.chance import Chance
 
-PAUSE_S = 0.5  # between two looks at what other processes have still to commit
-NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
+PAUSE_S = 0.5  # seconds between two checks for the commits of other processes
+NOTICE_S = 5.0  # seconds without a commit of another process after which a warning names the processes
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -59,10 +60,10 @@ NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is 
 
 
 @dataclass(frozen=True)
-class Chosen:
+class EvalSet:
     """A task with the problems of an evaluation chosen, by id. `choose` makes it; sampling, stores, hints and the exact KL read it.
 
-    task_hash: of these problems; verifier_hash: of what judges them. A sample store is bound to both. hinted: the problems with
+    task_hash: of these problems; verifier_hash: of their verifier. A sample store is bound to both. hinted: the problems with
     hints in their prompts; guidance: the source of the hints and the attempts.
     """
 
@@ -74,17 +75,17 @@ class Chosen:
 
     @property
     def name(self) -> str:
-        """The task's."""
+        """The task's name."""
         return self.task.name
 
     @property
     def prompt(self) -> str:
-        """The name of its prompt format; the task's own where it renders plain text itself."""
+        """The name of its prompt format; the task's name if it renders plain text itself."""
         return self.name if self.task.form is None else self.task.form.name
 
     @property
     def verifier_hash(self) -> str:
-        """Of the code and the limits that decide a verdict."""
+        """Hash of the code and the limits that decide a verdict."""
         return self.task.verifier_hash
 
     @property
@@ -99,7 +100,8 @@ class Chosen:
 
     @property
     def judge_at(self) -> JudgeAt | None:
-        """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions its own way."""
+        """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions in another
+        way."""
         task = self.task
         if not isinstance(task, ReadsAnswers):
             return None
@@ -107,7 +109,7 @@ class Chosen:
 
     @property
     def turns(self) -> int:
-        """The most turns of an episode; 1 where a completion is one text."""
+        """The most turns of an episode; 1 if a completion is one text."""
         return turns_of(self.task)
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[Response]) -> list[Judged]:
@@ -119,19 +121,19 @@ class Chosen:
         return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(results, pairs, strict=True)]
 
     def _answer(self, problem: Any, response: Response) -> str | None:
-        """`answer_key`; None for a completion that was cut within its answer."""
+        """`answer_key`; None for a completion cut off within its answer."""
         key = self.task.answer_key(problem, response)
         return None if key is not None and key.endswith(NO_ANSWER) else key
 
     def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, PromptAndGold]:
-        """Problem id -> its prompt and gold, as a store keeps them."""
+        """Problem id -> its prompt and gold, as a store contains them."""
         return {name: PromptAndGold(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
 
 
-def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
-    """The problems of an evaluation, by `problems_of`: of a law (`Countdown`) n, default 300; of a list the first n, default all.
+def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> EvalSet:
+    """The problems of an evaluation, by `problems_of`: for a law (`Countdown`) n, default 300; for a list the first n, default all.
 
-    One that is there twice is sampled twice, its id counted on.
+    A problem that occurs twice is sampled twice, under numbered ids.
     """
     law = isinstance(task, Generated)
     rows = problems_of(task, split, seed, 300 if n is None and law else n, sampling)
@@ -143,14 +145,14 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
             name = f"{problem.problem_id} #{times}"
         chosen[name] = problem
     drawn = [task.identity, split, seed, sampling, list(chosen)]
-    return Chosen(task, chosen, hash_of(drawn) if law else task.fingerprint(rows))
+    return EvalSet(task, chosen, hash_of(drawn) if law else task.fingerprint(rows))
 
 
 def prompts_of(
-    chosen: Chosen, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS
+    chosen: EvalSet, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS
 ) -> tuple[dict[str, Prompt], str]:
-    """({problem id: prompt}, hash of what wrote them). chat, options: see `sage_rlvr.models.policy.Asking`."""
-    asking = Asking.of(chosen.task, tokens, chat, options)
+    """({problem id: prompt}, hash of the code that renders them). chat, options: see `sage_rlvr.models.policy.PromptRenderer`."""
+    asking = PromptRenderer.of(chosen.task, tokens, chat, options)
     problems = {name: _guidable(problem, tokens) for name, problem in (chosen.hinted or chosen.problems).items()}
     prompts = {name: asking(problem) for name, problem in problems.items()}
     unknown = tokens.tokenizer.unk_token_id
@@ -160,7 +162,7 @@ def prompts_of(
 
 
 def _guidable(problem: Any, tokens: Tokens) -> Any:
-    """A problem whose guidance, which may quote a program, is fit to stand in a prompt."""
+    """A problem whose guidance, which may quote a program, can be encoded in a prompt."""
     if not isinstance(problem, WithGuidance) or not isinstance(problem.guidance, str):
         return problem
     fit = encodable(problem.guidance, tokens.tokenizer)
@@ -168,7 +170,7 @@ def _guidable(problem: Any, tokens: Tokens) -> Any:
 
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
-    """ConfigError where the longest prompt and a whole completion do not fit into the model's positions."""
+    """Raise ConfigError if the longest prompt and a completion of full length do not fit into the model's positions."""
     window = positions_of(model)
     name, longest = max(((i, len(p.ids)) for i, p in prompts.items()), key=lambda pair: pair[1])
     if window is not None and longest + max_new_tokens > window:
@@ -191,13 +193,13 @@ class Scorer:
 
     @classmethod
     def of(cls, name: str, model: PreTrainedModel, base: Tokens, policy: Tokens) -> Scorer:
-        """ConfigError unless a token means the same text to both."""
+        """Raise ConfigError unless a token means the same text to both."""
         check_vocabulary(f"--base-logprobs {name}", base, policy)
         return cls(model.eval())
 
     @torch.no_grad()
     def __call__(self, prompt: Sequence[int], rows: Sequence[Any]) -> list[Any]:
-        """(T,) a row; None for rows whose tokens are not known."""
+        """(T,) per row; None for rows without known tokens."""
         if any(row.token_ids is None for row in rows):
             return [None] * len(rows)
         device = next(self.model.parameters()).device
@@ -208,7 +210,7 @@ class Scorer:
 
 
 def check_vocabulary(option: str, base: Tokens, policy: Tokens) -> None:
-    """ConfigError unless a token means the same text to both. option: what named the base."""
+    """Raise ConfigError unless a token means the same text to both. option: the option that named the base."""
     if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise ConfigError(
             f"{option}: its tokenizer has a different vocabulary than the policy, so it cannot score the policy's tokens; pass the "
@@ -217,7 +219,7 @@ def check_vocabulary(option: str, base: Tokens, policy: Tokens) -> None:
 
 
 def _of_policy(row: Any, values: Any) -> Any:
-    """(T,) 0 at what an environment said, which no policy drew."""
+    """(T,) with 0 at tokens of the environment, which no policy sampled."""
     return values if row.turns is None else np.where(own_of(row.turns), values, values.dtype.type(0))
 
 
@@ -229,12 +231,12 @@ def padded(rows: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def guide_of(given: str) -> Guide:
-    """A guide by its name, with its defaults, or with settings as in a recipe. ConfigError where q would depend on more than a
-    sample and the base."""
+    """A guide by its name, with its defaults, or with settings as in a recipe. Raises ConfigError if q would depend on more than
+    a sample and the base."""
     if given.lstrip().startswith("{"):
         guide: Guide = build("guide", parse_yaml(given, "--guide"))
     else:
-        standalone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
+        standalone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another guide
         if given not in standalone:
             raise ConfigError(f"--guide {given}: choose one of {', '.join(standalone)}")
         guide = GUIDES[given]()
@@ -244,7 +246,7 @@ def guide_of(given: str) -> Guide:
 
 
 def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed: int) -> list[Any]:
-    """(T,) q at each token of a row, at the first step of the guide's schedules; None where its signals are not known."""
+    """(T,) q at each token of a row, at the first step of the guide's schedules; None if its signals are not known."""
     if any(row.logps is None or (guide.needs and row.entropies is None) for row in rows):
         return [None] * len(rows)
     logps, mask = padded([row.logps for row in rows])
@@ -258,7 +260,7 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# drawn until nothing is missing
+# sampling until nothing is missing
 
 
 class _Waits:
@@ -285,13 +287,13 @@ class _Waits:
 class SamplingRun:
     """Generation and verification; `run` fills a store. `sample_into_store` makes it."""
 
-    task: Chosen
+    task: EvalSet
     prompts: Mapping[str, Prompt]
     generator: Generator
     scorer: Scorer | None = None
     guide: Guide | None = None
-    asking: Asking | None = None
-    """How replies of an environment are put to the policy, where the task has episodes."""
+    asking: PromptRenderer | None = None
+    """The renderer of an environment's replies, if the task has episodes."""
     window: int | None = None
     """Positions of the model, for episodes."""
 
@@ -319,10 +321,10 @@ class SamplingRun:
             if left and not worked:
                 progress((len(lacking) - left) * size)
                 waits.see(left)
-                time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
+                time.sleep(pause)  # other processes work on the remaining chunks; if one dies, its claims are free again
 
     def _check_calls(self, together: int) -> None:
-        """ConfigError where the generator's passes are not those that the store's samples depend on, by their last bits."""
+        """Raise ConfigError if the generator's calls are not those on which the last bits of the store's samples depend."""
         own = self.generator.together if isinstance(self.generator, DrawsTogether) else together > 1
         if own != (together > 1):
             raise ConfigError(
@@ -331,12 +333,13 @@ class SamplingRun:
             )
 
     def _drawn(self, identity: Identity, chunks: Sequence[Chunk]) -> dict[Chunk, tuple[Request, list[Generation]]]:
-        """Each chunk's request and its generations. Of problems that are drawn together all are, whichever were asked for, so
-        that a chunk is the same whatever lacked beside it."""
+        """Each chunk's request and its generations. All problems that are sampled together are, whichever were requested, so
+        that a chunk does not depend on which others were missing."""
 
         def request_of(chunk: Chunk) -> Request:
             seeds = tuple(identity.seed_of(chunk.problem, number) for number in chunk.samples)
-            return Request(self.prompts[chunk.problem].ids, seeds)
+            prompt = self.prompts[chunk.problem]
+            return Request(prompt.ids, seeds, messages=prompt.messages)
 
         calls: list[list[Chunk]] = [list(chunks)]
         if identity.together > 1:
@@ -356,17 +359,18 @@ class SamplingRun:
         return drawn
 
     def _generated(self, identity: Identity, call: Sequence[Chunk], requests: list[Request]) -> list[list[Generation]]:
-        """One generation a seed of each request; an episode, where the task has turns."""
+        """One generation per seed of each request; an episode, if the task has turns."""
         if self.task.turns == 1:
             return self.generator.generate(requests)
         if self.asking is None:
-            raise ConfigError(f"{self.task.name} has episodes: give the Evaluation asking=Asking.of(task, tokens), for replies")
+            given = "asking=PromptRenderer.of(task, tokens), for replies"
+            raise ConfigError(f"{self.task.name} has episodes: give the Evaluation {given}")
         problems, limit = [self.task.problems[chunk.problem] for chunk in call], int(identity.decoding["max_new_tokens"])
         return generate_episodes(self.generator, self.asking, problems, requests, limit=limit, window=self.window)
 
     @staticmethod
     def _groups(ids: Sequence[str], names: Sequence[str], together: int) -> list[Sequence[str]]:
-        """The groups of problems drawn together, by their order in `ids`, that hold any of `names`."""
+        """The groups of problems drawn together, by their order in `ids`, that contain any of `names`."""
         indices = {name: index for index, name in enumerate(ids)}
         numbers = dict.fromkeys(indices[name] // together for name in names)
         return [ids[number * together : (number + 1) * together] for number in numbers]

@@ -31,7 +31,9 @@ class AnchorKeys(TypedDict, total=False):
 
 
 def anchored(**defaults: Unpack[AnchorKeys]) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
-    """A factory with `**anchor: Unpack[AnchorKeys]` gets each of these keywords, with its default of here or of `Anchor`."""
+    """Return a decorator: a factory with `**anchor: Unpack[AnchorKeys]` gets each keyword, with its default given here or in
+    `Anchor`.
+    """
     known = {field.name: field.default for field in fields(Anchor) if field.name in AnchorKeys.__annotations__}
 
     def with_keys(factory: Callable[P, Method]) -> Callable[P, Method]:
@@ -53,9 +55,9 @@ def anchored(**defaults: Unpack[AnchorKeys]) -> Callable[[Callable[P, Method]], 
 
 
 def anchor_of(**anchor: Unpack[AnchorKeys]) -> Anchor | None:
-    """The `Anchor` of these keywords; None if beta is 0 at every step.
+    """Return the `Anchor` of these keywords; None if beta is 0 at every step.
 
-    What `Anchor` refuses is refused with beta = 0 too, so that a setting without meaning does not wait for a beta.
+    Combinations that `Anchor` rejects are errors with beta = 0 too, so that a setting without meaning does not wait for a beta.
     """
     made = Anchor(**anchor)
     return None if made.is_off else made

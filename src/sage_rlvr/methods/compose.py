@@ -16,7 +16,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # GRPO's
 
 
-@METHODS.register(about="parts of your choice, else GRPO's", added=("extras",))
+@METHODS.register(about="parts of your choice, else GRPO's")
 @anchored(beta=0.05)
 def compose(
     *,

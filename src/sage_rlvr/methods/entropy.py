@@ -18,7 +18,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 def entropy_bonus(*, coefficient: float | Schedule = 1e-3, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - coefficient H_t + beta k3 ], H_t with its gradient.
 
-    H_t is the policy's entropy at the state, over the whole vocabulary.
+    H_t is the policy's entropy at the state, over the full vocabulary.
     """
     term = EntropyBonus(coefficient)
     return Method("entropy_bonus", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), extras=(term,))

@@ -22,7 +22,7 @@ def forward_kl(
 
     A = (r - mean) / (std + 1e-4) within the group. On the logits of a visited state the KL term's gradient is
     pi - pi_ref, under a constant divisor the expectation of that of GRPO's k3: the same pull without the noise of the
-    sampled token, at the price of two full distributions a position. With 1/|y_i| k3 also weighs each next token by the
+    sampled token, at the price of two full distributions per position. With 1/|y_i| k3 also weights each next token by the
     lengths that follow it, and this sum does not. Other exact divergences: grpo(estimator="exact", divergence="js").
     """
     method = grpo(

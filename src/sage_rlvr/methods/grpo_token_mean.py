@@ -1,4 +1,4 @@
-"""GRPO with a mean over all tokens in place of a mean over rows: TRL's loss_type="bnpo"."""
+"""GRPO with a mean over all tokens instead of a mean over rows: TRL's loss_type="bnpo"."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def grpo_token_mean(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: 
 
     A = (r - mean) / (std + 1e-4) within the group, as in GRPO. On one process without gradient accumulation this is
     TRL's loss_type="bnpo". With several of either, TRL divides by the tokens of each micro-batch and averages the
-    quotients, so that its loss depends on how the batch was cut; here the divisor is the token count of the update.
+    quotients, so that its loss depends on how the batch was split; here the divisor is the token count of the update.
 
-    No Beta density exists there: papers that ran "BNPO" through that flag ran this, and not arXiv 2506.02864 (`bnpo`).
+    It has no Beta density: papers that ran "BNPO" through that flag ran this, and not arXiv 2506.02864 (`bnpo`).
     """
     return Method("grpo_token_mean", GroupNormalized(), Clip(clip_low, clip_high), anchor_of(**anchor), TokenMean())

@@ -1,4 +1,4 @@
-"""MaxRL: the logarithm of the probability of a right answer (arXiv 2602.02710)."""
+"""MaxRL: the logarithm of the probability of a correct answer (arXiv 2602.02710)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RLOO: the baseline of a completion is the mean of the others (Ahmadian et al., arXiv 2402.14740)."""
+"""RLOO: the baseline of a completion is the mean of the other completions (Ahmadian et al., arXiv 2402.14740)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rloo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[Anch
     """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.
 
     K_t is the return-to-go of log pi_old - log pi_ref, because RLOO has its KL in the reward. mean_others takes r over
-    the other completions of the group, and K_t over those of them that still count at t (0 where none does). L is
+    the other completions of the group, and K_t over those of them that still count at t (0 if there are none). L is
     `max_tokens` of the batch. The clip does nothing in the first update of a rollout, which is the paper's setting.
     """
     return Method("rloo", LeaveOneOut(), Clip(clip_low, clip_high), anchor_of(**anchor), FixedBudget())

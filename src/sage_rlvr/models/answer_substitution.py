@@ -1,10 +1,10 @@
-"""The reference answer in place of a completion's own, and what a policy makes of it: one teacher-forced pass, no gradient.
+"""Substitution of the reference answer for a completion's own, scored by a policy: one teacher-forced pass, no gradient.
 
     prompt  reasoning z  [own answer  rest]      sampled
-    prompt  reasoning z  y*                      scored, and only at the tokens of y*
+    prompt  reasoning z  y*                      scored, only at the tokens of y*
 
-What would stand behind y* cannot change its probabilities, so it is left out. The completion's own tokens are kept up to the
-border; a token that lies across it is spelled anew together with y*. Where the own answer is y* the tokens stay as sampled.
+Text after y* cannot change its probabilities, so it is left out. The completion's tokens are kept up to the border; a token that
+spans it is encoded anew together with y*. If the own answer is y* the tokens stay as sampled.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Answered:
-    """A completion to be paid: its token ids without the end token, its text, and where its own answer stands in it (None: it was
-    cut off or has none); the place of its prompt among the prompts, and the reference answer. Training with a reward source makes
-    it; `substituted` reads it."""
+    """A completion to be rewarded.
+
+    It has the token ids without the end token, the text, the span of its own answer in the text (None: it was truncated or has no
+    answer), the place of its prompt among the prompts, and the reference answer. Training with a reward source makes it;
+    `substituted` reads it.
+    """
 
     ids: Sequence[int]
     text: str
@@ -40,15 +43,17 @@ class Answered:
 
 @dataclass(frozen=True)
 class Replaced:
-    """Token ids: `lead`, what stands between the prompt and what is scored; `scored`, tokens of the reference, at least one.
-    `replaced` makes it, and `substituted` scores it."""
+    """Token ids: `lead`, between the prompt and the scored part; `scored`, tokens of the reference, at least one.
+
+    `replaced` makes it, and `substituted` scores it.
+    """
 
     lead: list[int]
     scored: list[int]
 
 
 def replaced(tokens: Tokens, one: Answered, given: float = 0.0) -> Replaced | None:
-    """The tokens of a completion with its answer replaced; None if it has none. `given` as in `ReferenceProbability`."""
+    """Return the tokens of a completion with its answer replaced; None if it has none. `given` as in `ReferenceProbability`."""
     if one.span is None:
         return None
     (start, end), ids = one.span, list(one.ids)
@@ -71,7 +76,10 @@ def _text(tokens: Tokens, ids: Sequence[int]) -> str:
 
 
 def _tokens_within(tokens: Tokens, ids: Sequence[int], text: str, end: int) -> int:
-    """How many of the first tokens spell a beginning of text[:end]; tokens that are a part of a character go with its last one."""
+    """Return how many of the first tokens encode a prefix of text[:end].
+
+    Tokens that are a part of a character count with its last one.
+    """
     low, high = 0, len(ids) if end else 0
     while low < high:  # the length of the text grows with the tokens
         middle = (low + high + 1) // 2
@@ -93,10 +101,19 @@ def substituted(
     temperature: float = 1.0,
     at_once: int | None = None,
 ) -> Substituted:
-    """What `policy` makes of the reference behind each completion, and, where the source subtracts it, what `policy` or `initial`
-    makes of it behind the prompt only; log-probs of the temperature-scaled distribution.
+    """Return the log-probs of the reference after each completion and, if the source subtracts it, directly after the prompt.
 
-    prompts: P token lists; completions: B, their prompts ascending. at_once: rows of one pass; None is all.
+    They are of the temperature-scaled distribution. The second ones are under `policy` or `initial`, as the source declares.
+
+    Args:
+        source: the reward source.
+        policy: the current model.
+        initial: the initial model.
+        tokens: the tokenizer.
+        prompts: P token lists.
+        completions: B, their prompts ascending.
+        temperature: of sampling.
+        at_once: rows of one pass; None is all.
     """
     replacements = [replaced(tokens, one, source.given) for one in completions]
     rows = [(one.prompt, whole) for one, whole in zip(completions, replacements, strict=True) if whole is not None]
@@ -132,7 +149,7 @@ def _scored(
     temperature: float,
     at_once: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """(log-probs (B, M) of the scored tokens of rows (prompt, tokens), prompts ascending; which are counted, (B, M))."""
+    """Return (log-probs (B, M) of the scored tokens of rows (prompt, tokens), prompts ascending; their mask (B, M))."""
     device, width = next(model.parameters()).device, max(len(whole.scored) for _, whole in rows)
     logps = torch.zeros(len(rows), width, device=device)
     size = len(rows) if at_once is None else at_once

@@ -2,11 +2,11 @@
 
     prompt -> [turn of the policy -> reply of the environment] ... -> last turn        one row: prompt + completion tokens
 
-The completion of a row holds both; which tokens the policy drew is marked. The environment reads the policy's words only
-(`sage_rlvr.tasks.base`), its replies are tokenized here, and a turn ends where the policy ends it.
+The completion of a row contains both, with a mask of the tokens that the policy sampled. The environment reads only the policy's
+text (`sage_rlvr.tasks.base`), its replies are tokenized here, and the policy ends its turns.
 
-An episode is finished where the environment says so, or with the task's last turn. It is unfinished, and judged as a
-completion that was cut off, where a turn met the limit, or where a reply left no room in the model's positions.
+An episode is finished if the environment ends it, or with the task's last turn. It is unfinished, and judged like a truncated
+completion, if a turn met the limit, or if a reply left no room in the model's positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.policy import Asking, Tokens
+from sage_rlvr.models.policy import PromptRenderer, Tokens
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.tasks.base import NO_ANSWER, Response, Turn, replies, turns_of
 from sage_rlvr.tasks.chat import encodable
@@ -30,15 +30,17 @@ from sage_rlvr.tasks.chat import encodable
 
 @dataclass(frozen=True)
 class DrawnTurn:
-    """A turn as it was drawn: ids with its end token, log-probs and entropies (None: not computed) of each, nats. Whoever draws
-    turns for `play` makes it: training by this package's sampler, evaluation by a `Generator`."""
+    """A turn as it was sampled: ids with its end token, log-probs and entropies (None: not computed) of each, nats.
+
+    The callback of `play` that samples turns makes it: training by this package's sampler, evaluation by a `Generator`.
+    """
 
     ids: list[int]
     logps: list[float]
     entropies: list[float] | None = None
 
     def cut(self, most: int) -> DrawnTurn:
-        """The first `most` tokens: an episode's own limit, where what draws turns does not hold to it."""
+        """Return the first `most` tokens, an episode's own limit, for samplers that do not apply it."""
         if len(self.ids) <= most:
             return self
         return DrawnTurn(self.ids[:most], self.logps[:most], None if self.entropies is None else self.entropies[:most])
@@ -46,11 +48,14 @@ class DrawnTurn:
 
 @dataclass
 class Episode:
-    """What has been said so far. own: which of `ids` the policy drew. logps, entropies: of each id, 0 where it is not its own.
-    `play` makes it; `rollout_of` and evaluation read it.
+    """An episode so far. `play` makes it; `rollout_of` and evaluation read it.
 
-    turns: who said what, the policy's without their end tokens; the last of an unfinished episode carries the mark that no
-    verifier accepts. counts: tokens of each turn.
+    ids               tokens of all turns after the prompt
+    own               which of `ids` the policy sampled
+    logps, entropies  of each id, 0 for an environment's
+    turns             (who, text), the policy's without their end tokens; the last of an unfinished episode has the mark that no
+                      verifier accepts
+    counts            tokens of each turn
     """
 
     prompt: list[int]
@@ -62,11 +67,11 @@ class Episode:
     counts: list[int] = field(default_factory=list)
     finished: bool = False
     measured: bool = True
-    """Whether the entropies of all its turns are known."""
+    """True if the entropies of all its turns are known."""
 
     @property
     def context(self) -> list[int]:
-        """What the next turn is drawn from."""
+        """Tokens from which the next turn is sampled."""
         return [*self.prompt, *self.ids]
 
     @property
@@ -76,16 +81,16 @@ class Episode:
 
     @property
     def text(self) -> str:
-        """All of it, as it is shown: every turn on lines of its own."""
+        """The complete episode as displayed: every turn on separate lines."""
         return "\n".join(turn.text for turn in self.turns)
 
     @property
     def drawn(self) -> int:
-        """Tokens that the policy drew."""
+        """Number of tokens that the policy sampled."""
         return sum(self.own)
 
     def add(self, turn: Turn, drawn: DrawnTurn) -> None:
-        """A turn, and its tokens."""
+        """Add a turn and its tokens."""
         policy, many = turn.who == "policy", len(drawn.ids)
         self.turns.append(turn)
         self.counts.append(many)
@@ -97,11 +102,11 @@ class Episode:
 
 
 DrawTurns = Callable[[int, list[int], list[list[int]], list[int]], list[DrawnTurn]]
-"""(turn, places of the rows, their contexts, the most tokens of each) -> a turn of each."""
+"""Function (turn, places of the rows, their contexts, token limit of each) -> a turn of each."""
 
 
 def play(
-    asking: Asking,
+    asking: PromptRenderer,
     problems: Sequence[Any],
     prompts: Sequence[Sequence[int]],
     draw: DrawTurns,
@@ -109,9 +114,10 @@ def play(
     limit: int,
     window: int | None = None,
 ) -> list[Episode]:
-    """One episode for each problem and its prompt's tokens. limit: tokens of the policy in one; window: positions of the model.
+    """Return one episode for each problem and its prompt's tokens. limit: tokens of the policy in one; window: positions of the
+    model.
 
-    A row's episode depends on its own problem, prompt and draws only.
+    A row's episode depends only on its problem, prompt and random numbers.
     """
     tokens, turns = asking.tokens, turns_of(asking.task)
     episodes = [Episode(list(prompt)) for prompt in prompts]
@@ -149,19 +155,19 @@ def play(
 
 
 def _take(episode: Episode, drawn: DrawnTurn, tokens: Tokens) -> bool:
-    """Add a turn of the policy; whether it ended by itself."""
+    """Add a turn of the policy; return True if it ended by itself."""
     ended = drawn.ids[-1] in tokens.eos_ids
     episode.add(Turn("policy", tokens.decode([drawn.ids], [ended])[0]), drawn)
     return ended
 
 
 def _cut(text: str) -> str:
-    """The last turn of an unfinished episode: with the mark that no verifier accepts."""
+    """Return the last turn of an unfinished episode, with the mark that no verifier accepts."""
     return text if text.endswith(NO_ANSWER) else text + NO_ANSWER
 
 
 def responses_of(tokens: Tokens, rollout: Rollout) -> list[Response]:
-    """What the policy wrote in each row: its text, or the turns of an episode, as `Episode.policy_turns` has them."""
+    """Return the policy's text in each row, or the turns of an episode, as in `Episode.policy_turns`."""
     if rollout.own is None:
         return list(tokens.texts(rollout))
     responses: list[Response] = []
@@ -177,14 +183,14 @@ def responses_of(tokens: Tokens, rollout: Rollout) -> list[Response]:
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
-    """The positions that a model has; None if its config names none."""
+    """Return the number of positions of a model; None if its config names none."""
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     return positions
 
 
 def sample_episodes(
     model: PreTrainedModel,
-    asking: Asking,
+    asking: PromptRenderer,
     problems: Sequence[Any],
     prompts: Sequence[Sequence[int]],
     *,
@@ -195,8 +201,9 @@ def sample_episodes(
     temperature: float,
     row_ids: Tensor,
 ) -> Rollout:
-    """`group_size` episodes of each problem. The first turn is drawn as a completion is; turn k of row r at the row's number from a
-    key of its own, `key` folded by k.
+    """Return `group_size` episodes of each problem.
+
+    The first turn is sampled like a completion; turn k of row r uses the row's number and a separate key, `key` folded by k.
     """
     tokens, first_prompts, rows = asking.tokens, prompts, [i for i in range(len(prompts)) for _ in range(group_size)]
 
@@ -224,13 +231,13 @@ def sample_episodes(
 
 
 def drawn_of(rollout: Rollout) -> list[DrawnTurn]:
-    """The rows of a rollout, each as a turn."""
+    """Return the rows of a rollout, each as a turn."""
     rows = zip(rollout.tokens.tolist(), rollout.logps.tolist(), rollout.lengths.tolist(), strict=True)
     return [DrawnTurn(ids[:n], logps[:n]) for ids, logps, n in rows]
 
 
 def rollout_of(episodes: Sequence[Episode], pad_id: int, device: torch.device | str = "cpu") -> Rollout:
-    """Episodes as the rows of a rollout, without entropies."""
+    """Return episodes as the rows of a rollout, without entropies."""
     width = max(len(one.ids) for one in episodes)
 
     def column(name: str, fill: Any, kind: torch.dtype) -> Tensor:

@@ -4,48 +4,56 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models import smollm2
+from sage_rlvr.models.smollm2_names import LONG_NAMES
 from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.safe_io import read_json
 
 EMBEDDED = "embedded"
-NAMED = (EMBEDDED, *smollm2.LONG_NAMES)
+NAMED = (EMBEDDED, *LONG_NAMES)
+
+
+def _smollm2() -> ModuleType:
+    """What converts SmolLM2, imported when a recipe names such a model."""
+    from sage_rlvr.models import smollm2
+
+    return smollm2
 
 
 def embedded_policy() -> Path:
-    """Where the shipped Countdown base policy lies (config.json, model.safetensors, tokenizer)."""
+    """Return the folder of the shipped Countdown base policy (config.json, model.safetensors, tokenizer)."""
     return Path(str(resources.files("sage_rlvr") / "assets" / "countdown_base"))
 
 
 def folder_of(model: str) -> Path:
     """The folder that a name in a recipe would be; of a Hub id, or of a model that is not converted yet, one that is not there."""
-    if model in smollm2.LONG_NAMES:
-        return smollm2.folder(model)
+    if model in LONG_NAMES:
+        return Path(_smollm2().folder(model))
     return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
 
 
 def prepared(model: str) -> Path:
     """`folder_of` a model that is about to be read; SmolLM2 is converted first if need be. ConfigError if it cannot be."""
-    return smollm2.prepare(model) if model in smollm2.LONG_NAMES else folder_of(model)
+    return Path(_smollm2().prepare(model)) if model in LONG_NAMES else folder_of(model)
 
 
 def source_of(model: str) -> str:
-    """What other libraries load a model from: the folder of a name of `NAMED`, else the folder or Hub id itself."""
+    """Return the place for other libraries to load a model from: the folder of a name of `NAMED`, else the folder or Hub id."""
     return str(prepared(model)) if model in NAMED else model
 
 
 def long_name(model: str) -> str:
     """A model's name for headings of results, with what was done to its weights."""
-    return smollm2.LONG_NAMES.get(model, model)
+    return LONG_NAMES.get(model, model)
 
 
 def adapter_base(folder: Path) -> str | None:
-    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None if the folder holds a whole model.
+    """Return the base of a LoRA adapter: a folder, a Hub id or "embedded"; None if the folder contains a complete model.
 
-    ConfigError if it holds both: libraries differ in which of them they load, and PEFT's way leads out of the folder.
+    Raise ConfigError if it contains both: libraries differ in which of them they load, and PEFT's way leads out of the folder.
     """
     whole, adapter = (folder / "config.json").exists(), (folder / ADAPTER).is_file()
     if whole and adapter:
@@ -65,12 +73,15 @@ def adapter_base(folder: Path) -> str | None:
 
 
 def config_folder(model: str) -> Path | None:
-    """The folder with a model's config.json (of an adapter: its base's), a Hub id's in the local cache; None without one."""
+    """Return the folder with a model's config.json (for an adapter, its base's); None without one.
+
+    For a Hub id, it is in the local cache.
+    """
     folder = folder_of(model)
     if (folder / "config.json").is_file():
         return folder
-    if model in smollm2.LONG_NAMES:  # not converted yet, but its sizes are known
-        return smollm2.assets()
+    if model in LONG_NAMES:  # not converted yet, but its sizes are known
+        return Path(_smollm2().assets())
     base = adapter_base(folder)
     if base is not None:
         return None if base == model else config_folder(base)
@@ -78,7 +89,7 @@ def config_folder(model: str) -> Path | None:
 
 
 def cached_folder(model: str) -> Path | None:
-    """Where the local cache has a Hub id's newest config.json, named by its commit; None if it has none."""
+    """Return the folder of a Hub id's newest config.json in the local cache, named by its commit; None if it has none."""
     from huggingface_hub import try_to_load_from_cache  # of the extra train
 
     try:
@@ -89,7 +100,7 @@ def cached_folder(model: str) -> Path | None:
 
 
 def vocabulary_of(model: str) -> int | None:
-    """Logits of a model, by the config.json that is here; None if there is none, or it does not say."""
+    """Return the number of logits of a model, from a local config.json; None if there is none, or it does not give it."""
     folder = config_folder(model)
     config = {} if folder is None else _read(folder / "config.json", "model")
     size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
@@ -102,7 +113,8 @@ def _read(file: Path, what: str) -> dict[str, Any]:
 
 def has_weights(model: str) -> bool:
     """Whether a model's weights are on this machine, or can be converted from what is installed."""
-    if model in smollm2.LONG_NAMES:
-        return smollm2.is_whole(smollm2.folder(model)) or smollm2.find_spec(smollm2.PACKAGE) is not None
+    if model in LONG_NAMES:
+        smollm2 = _smollm2()
+        return bool(smollm2.is_whole(smollm2.folder(model)) or smollm2.find_spec(smollm2.PACKAGE) is not None)
     where = config_folder(model)
     return where is not None and any(next(where.glob(pattern), None) for pattern in ("*.safetensors", "*.bin"))

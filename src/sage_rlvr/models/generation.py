@@ -1,27 +1,28 @@
-"""Generators: prompts and seeds in, completions out. Each sample is drawn from its own seed; a preset names the settings.
+"""Generators: prompts and seeds in, completions out. Each sample has its own seed; a preset names the settings.
 
     token t of a sample = inverse CDF of the (truncated) next-token distribution at u(seed, t),   u from `core/keys.py`
 
-`SamplerGenerator` gives the same bits for the same requests, whatever was drawn before: with together=True for the same call, with
-together=False for the same request (prompt, seeds and limit). `TransformersGenerator` is `model.generate` with the same draw made
+`SamplerGenerator` gives the same bits for the same requests, whatever was sampled before: with together=True for the same call,
+with together=False for the same request (prompt, seeds and limit). `TransformersGenerator` is `model.generate` with the same
+sampling
 inside it, for each completion: neighbors and batch size change its rounding, never its seeds. vLLM is in `models/vllm.py`. All stop
-at the model's end tokens only and read no sampling defaults from a model's files.
+only at the model's end tokens and read no sampling defaults from a model's files.
 
-What truncated sampling leaves of a next-token distribution, exactly:
+The tokens that truncated sampling leaves of a next-token distribution, exactly:
 
     top-k   the k most likely tokens                                           (Fan et al. 2018, arXiv 1805.04833)
     top-p   the shortest list of most likely tokens that together reach p      (Holtzman et al. 2020, arXiv 1904.09751)
     min-p   the tokens with at least min_p times the chance of the likeliest   (Nguyen et al. 2024, arXiv 2407.01082)
 
-They apply in this order, each to what the one before left, as in transformers; of equal probabilities the smaller id stays
-(top-k, top-p). What is left is renormalized: a sampler reports the log-probs that it draws with.
+They apply in this order, each to the result of the one before, as in transformers; of equal probabilities the smaller id stays
+(top-k, top-p). The rest is renormalized: a sampler reports the log-probs of the distribution that it samples from.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +38,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Cut, Prefill, Rollout, decode_weights, draw, evaluating, prefill, sample
+from sage_rlvr.models.sampler import Cut, Lender, Prefill, Rollout, decode_weights, draw, evaluating, prefill, sample
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
@@ -49,8 +50,10 @@ TRANSFORMERS_TOP_K = 50  # the default of `generate`
 
 @dataclass(frozen=True)
 class Truncation:
-    """top_k 0, top_p 1 and min_p 0 each mean "off". Called on log-probs (B, V): those that are left, -inf elsewhere. `Decoding`
-    makes it; the samplers call it."""
+    """Truncation of a distribution: on log-probs (B, V) it returns those of the remaining tokens, -inf elsewhere.
+
+    top_k 0, top_p 1 and min_p 0 each mean "off". `Decoding` makes it; the samplers call it.
+    """
 
     top_k: int = 0
     top_p: float = 1.0
@@ -65,7 +68,7 @@ class Truncation:
 
     @property
     def off(self) -> bool:
-        """Whether nothing is cut."""
+        """True if nothing is truncated."""
         return self == Truncation()
 
     def __call__(self, log_probs: Tensor) -> Tensor:
@@ -90,8 +93,10 @@ class Truncation:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a completion is drawn. temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample.
-    Evaluation and teachers make it; generators draw by it, and a store's identity holds it."""
+    """Sampling settings of a completion. Evaluation and teachers make it; generators use it, and a store's identity includes it.
+
+    temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; max_new_tokens per sample.
+    """
 
     preset: str = "untruncated"
     temperature: float = 1.0
@@ -110,7 +115,7 @@ class Decoding:
 
     @classmethod
     def of(cls, preset: str, *, vllm: bool = False, **changes: Any) -> Decoding:
-        """The settings of a preset, some of them changed. vllm: whether vLLM samples, which cuts at no top-k by itself."""
+        """Return the settings of a preset, some of them changed. vllm: true if vLLM samples, which has no default top-k."""
         if preset not in PRESETS:
             raise ConfigError(f"preset {preset!r}: choose one of {', '.join(PRESETS)}")
         own = {"top_k": 0} if preset == "released_code" and vllm else {}
@@ -118,16 +123,16 @@ class Decoding:
 
     @property
     def cut(self) -> Truncation:
-        """What is left of each distribution; of greedy decoding the likeliest token."""
+        """Truncation of each distribution; for greedy decoding to the likeliest token."""
         return Truncation(self.top_k, self.top_p, self.min_p) if self.temperature else Truncation(top_k=1)
 
     @property
     def plain(self) -> bool:
-        """Temperature 1 and nothing cut: the policy itself."""
+        """True at temperature 1 without truncation: the policy itself."""
         return self.temperature == 1 and self.cut.off
 
     def temperature_and_cut(self) -> tuple[float, Cut | None]:
-        """For `sample` and `draw`."""
+        """Return the temperature and truncation for `sample` and `draw`."""
         return self.temperature or 1.0, None if self.cut.off else self.cut
 
 
@@ -142,15 +147,18 @@ PRESETS: dict[str, Decoding] = {
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt's tokens, and the seeds of the samples that are wanted of it, each in [0, 2^63). Evaluation makes it, one per
-    prompt; `Generator.generate` reads it.
+    """A prompt's tokens, and the seeds of its samples, each in [0, 2^63).
 
-    limit: tokens of each at most, where that is less than the decoding's; a generator that cannot hold to it draws more.
+    Evaluation makes one per prompt; `Generator.generate` reads it.
+
+    limit: tokens of each at most, if less than the decoding's; a generator that cannot apply it samples more.
+    messages: the prompt as a conversation, for a server that renders it; empty if only tokens are known.
     """
 
     prompt: tuple[int, ...]
     seeds: tuple[int, ...]
     limit: int | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -159,12 +167,13 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`. A `Generator` makes
-    it, one per seed; evaluation judges, scores and stores it.
+    """One completion. A `Generator` makes one per seed; evaluation judges, scores and stores it.
 
-    token_ids (T,) with the end token, None if a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
-    nats, of the sampler's distribution; None if they are not known. turns: of an episode (who, text, tokens) each; what an
-    environment said has the log-prob and entropy 0, as nobody drew it.
+    text       without its end token; if it met the limit, with the mark of `Tokens.decode`
+    token_ids  (T,) with the end token, None if a server does not send them
+    logps      (T,) nats, under the sampler
+    entropies  (T,) nats, of the sampler's distribution; None if not known
+    turns      of an episode: (who, text, tokens) each; the environment's tokens have log-prob and entropy 0
     """
 
     text: str
@@ -177,9 +186,12 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class GeneratorSource:
-    """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
+    """Arguments for making a generator.
 
-    server, served_as: address of a server and the policy's name there, as they were given; together: see `SamplerGenerator`.
+    policy             folder, Hub id or "embedded"
+    model              the loaded policy, if the generator is `local`
+    server, served_as  address of a server and the policy's name there, as given
+    together           see `SamplerGenerator`
     """
 
     policy: str
@@ -193,8 +205,12 @@ class GeneratorSource:
 
 
 class Generator(Protocol):
-    """What draws samples. name: for the store; at_once: prompts a call that use it well; local: whether it runs a policy that is
-    loaded in this process, and not elsewhere."""
+    """A source of samples.
+
+    name     for the store
+    at_once  prompts per call for good use of the hardware
+    local    true if it runs a policy that is loaded in this process
+    """
 
     name: str
     at_once: int
@@ -202,18 +218,20 @@ class Generator(Protocol):
 
     @classmethod
     def of(cls, source: GeneratorSource) -> Generator:
-        """The generator of an evaluation."""
+        """Return the generator of an evaluation."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """For each request one generation a seed, in order. A seed's generation does not depend on the other requests,
-        but for rounding where the class says so."""
+        """Return for each request one generation per seed, in order.
+
+        A seed's generation does not depend on the other requests, except for rounding in classes that document it.
+        """
         ...
 
 
 @runtime_checkable
 class DrawsTogether(Protocol):
-    """A generator whose samples depend, by their last bits, on which requests are drawn in one pass. Sample stores compare it."""
+    """A generator whose samples depend, in their last bits, on the requests that share a pass. Sample stores compare it."""
 
     together: bool
 
@@ -226,13 +244,13 @@ Single = tuple[tuple[int, ...], int]  # a prompt and one seed
 def one_by_one(
     requests: Sequence[Request], drawing: Callable[[list[Single]], Iterable[Generation]]
 ) -> list[list[Generation]]:
-    """`Generator.generate` by what draws each sample on its own."""
+    """Return `Generator.generate` from a function that samples one completion."""
     drawn = iter(drawing([(request.prompt, seed) for request in requests for seed in request.seeds]))
     return [[next(drawn) for _ in request.seeds] for request in requests]
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
-    """The rows of a rollout. DataError if a log-prob is NaN or infinite."""
+    """Return the rows of a rollout. Raise DataError if a log-prob is NaN or infinite."""
     lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
     texts = tokens.texts(rollout)
     ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()
@@ -255,11 +273,12 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
 
 @GENERATORS.register
 class SamplerGenerator:
-    """`models/sampler.py`, on the device of the model; on a GPU equal seeds give equal bits only as far as its kernels do.
+    """Generator by `models/sampler.py` on the model's device; on a GPU equal seeds give equal bits only as far as its kernels do.
 
-    together: consecutive requests of a call with equal numbers of seeds are drawn in one pass, as far as memory holds
-    (`rows_of_a_pass`). Samples are then bitwise a function of the whole call, and this is the fastest for a small model, whose time
-    is mostly that of calling operations. False: a prompt at a time, run once for all its requests; samples are then bitwise a
+    together: consecutive requests of a call with equal numbers of seeds are sampled in one pass, as far as memory suffices
+    (`rows_of_a_pass`). Samples are then bitwise a function of the complete call, and this is the fastest for a small model, whose
+    time is mostly that of calling operations. False: one prompt at a time, run once for all its requests; samples are then bitwise
+    a
     function of the request: prompt, seeds and limit.
     """
 
@@ -273,11 +292,10 @@ class SamplerGenerator:
 
     @classmethod
     def of(cls, source: GeneratorSource) -> SamplerGenerator:
-        """As `Generator.of`."""
         return cls(source.model, source.tokens, source.decoding, together=source.together)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """As `Generator.generate`; with together=False the other requests do not change a bit of it."""
+        """Return as `Generator.generate`; with together=False the other requests do not change a bit of it."""
         with evaluating(self.model):
             return self._generate(requests)
 
@@ -315,25 +333,32 @@ class SamplerGenerator:
             cut=cut,
             ready=ready,
             limits=None if min(rooms) == most else torch.tensor(rooms),
+            lender=self._lender(prompts),
         )
         return generations(self.tokens, rollout)
 
+    def _lender(self, prompts: Sequence[Sequence[int]]) -> Lender | None:
+        """Return another policy to sample from at some states; here None."""
+        return None
+
 
 def _passes(requests: Sequence[Request], rows: int) -> Iterator[list[Request]]:
-    """Consecutive requests of equal numbers of seeds, as many at a time as `rows` completions hold, one at least."""
+    """Yield consecutive requests of equal numbers of seeds, up to `rows` completions at a time, at least one request."""
     for size, alike in itertools.groupby(requests, key=lambda request: len(request.seeds)):
         some, most = list(alike), max(1, rows // max(1, size))
         yield from (some[first : first + most] for first in range(0, len(some), most))
 
 
 def rows_of_a_pass(model: PreTrainedModel, decoding: Decoding) -> int:
-    """Completions whose own caches and logits are within `PASS_BYTES`, at most `PASS_ROWS`. The prompts' cache comes on top."""
+    """Return the number of completions whose caches and logits fit into `PASS_BYTES`, at most `PASS_ROWS`, without the prompts'
+    cache.
+    """
     row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
     return min(PASS_ROWS, PASS_BYTES // row)
 
 
 def cache_bytes(model: PreTrainedModel) -> int:
-    """Of the keys and values of one token, float32."""
+    """Return the bytes of the keys and values of one token, float32."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -345,8 +370,10 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 class SeededChoice(LogitsProcessor):
-    """Draws inside `generate`: completion r takes the token at u(seed_r, t) at its step t, and every other token gets -inf.
-    `TransformersGenerator` makes one per call."""
+    """Sampling inside `generate`: completion r takes the token at u(seed_r, t) at its step t, and every other token gets -inf.
+
+    `TransformersGenerator` makes one per call.
+    """
 
     def __init__(self, seeds: Sequence[int], decoding: Decoding, start: int, device: torch.device) -> None:
         steps = torch.arange(decoding.max_new_tokens)
@@ -369,8 +396,8 @@ class SeededChoice(LogitsProcessor):
 class TransformersGenerator:
     """`model.generate` on a GPU or a CPU, at most `rows` completions at a time, prompts padded on the left.
 
-    `generate` has one random stream for a whole batch; here each completion is drawn from its own seed (`SeededChoice`), so that
-    top-ups and batches give the same samples up to rounding: a token changes where a draw falls within the rounding.
+    `generate` has one random stream for a batch; here each completion is sampled from its seed (`SeededChoice`), so that
+    top-ups and batches give the same samples up to rounding: a token changes if its uniform number falls within the rounding.
     """
 
     name, local = "transformers", True
@@ -381,11 +408,10 @@ class TransformersGenerator:
 
     @classmethod
     def of(cls, source: GeneratorSource) -> TransformersGenerator:
-        """As `Generator.of`."""
         return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """As `Generator.generate`; other completions of its batch may change the last bits of a log-prob."""
+        """Return as `Generator.generate`; other completions of its batch may change the last bits of a log-prob."""
         at_a_time = self.rows
 
         def drawing(flat: list[Single]) -> Iterator[Generation]:
@@ -415,7 +441,7 @@ class TransformersGenerator:
 
 @contextmanager
 def _without_own_defaults(model: PreTrainedModel) -> Iterator[None]:
-    """While the block runs, `generate` takes no penalties, top-k or other settings from the files of the model."""
+    """Make `generate` ignore penalties, top-k and other settings from the files of the model while the block runs."""
     own = model.generation_config
     model.generation_config = GenerationConfig()
     try:
@@ -425,7 +451,7 @@ def _without_own_defaults(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _rollout(new: Tensor, choice: SeededChoice, ends: Sequence[int]) -> Rollout:
-    """What `generate` returned behind the prompts, (B, T), as a rollout."""
+    """Return the output of `generate` after the prompts, (B, T), as a rollout."""
     hit = torch.isin(new, torch.tensor(ends, device=new.device))
     finished = hit.any(1)
     lengths = torch.where(finished, hit.int().argmax(1) + 1, new.shape[1])

@@ -1,9 +1,9 @@
 """Log-probs of chosen tokens and entropies from final hidden states, a bounded number of logits at a time.
 
-Of M states and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: 600 MB a
-tensor for 3,000 states and a vocabulary of 50,000. Here logits are in the dtype of the weights, at most `KEPT_LOGITS` of them are
-alive, and on a CPU float32 temporaries are smaller still. Where all logits fit, backward turns them into their gradient in place;
-else it computes them again.
+For M states and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: 600 MB
+per tensor for 3,000 states and a vocabulary of 50,000. Here logits are in the dtype of the weights, at most `KEPT_LOGITS` of them
+are in memory, and on a CPU float32 temporaries are smaller still. If all logits fit, backward turns them into their gradient in
+place; else it computes them again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 KEPT_LOGITS = 1 << 28
-"""Logits that are alive at a time: 512 MiB in bfloat16, 5,400 states at a vocabulary of 49,152."""
+"""Logits in memory at a time: 512 MiB in bfloat16, 5,400 states at a vocabulary of 49,152."""
 
 NUMBERS = 1 << 20
 """Numbers of one float32 temporary, 4 MiB: a pass over it stays near the processor."""
@@ -27,10 +27,9 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 class FloatHead(nn.Linear):
-    """An output head whose weights stay as they are and whose product is float32. `devices.placed` puts it into
-    a model in half precision.
+    """An output head with unchanged weights and a float32 product. `devices.placed` puts it into a model in half precision.
 
-    Only the stock path calls it. The engine multiplies by the same weights in their own dtype, so that its bfloat16 logits, rounded
+    Only the stock path calls it. The engine multiplies by the same weights in their dtype, so that its bfloat16 logits, rounded
     to multiples of 1/8 above 16, differ from these by .03 to .06.
     """
 
@@ -49,11 +48,17 @@ def chosen_logps(
     state_of_target: Tensor | None = None,
     logits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """states (M, C), weight (V, C), targets (n,) -> log-probs of the targets (n,) float32, in graph, and entropies (n,).
+    """Return log-probs of the targets (n,) float32, in the graph, and entropies (n,) of softmax(states @ weight.T / temperature).
 
-    Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `entropy_grad`, or None without
-    `entropies`. state_of_target (n,): the state that predicts each target; None: one each. logits (M, V): states @ weight.T where
-    that is known; backward overwrites them.
+    Args:
+        states: (M, C).
+        weight: (V, C).
+        targets: (n,) token ids.
+        temperature: of the distribution.
+        entropies: False returns None for them; they are in nats.
+        entropy_grad: True puts them into the graph.
+        state_of_target: (n,), the state that predicts each target; None: one each.
+        logits: (M, V), states @ weight.T if known; backward overwrites them.
     """
     if state_of_target is None:
         state_of_target = torch.arange(len(targets), device=targets.device)
@@ -63,14 +68,19 @@ def chosen_logps(
 
 
 def entropies_of(log_probs: Tensor) -> Tensor:
-    """Log-probs (M, V) -> nats (M,). 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low."""
+    """Return entropies (M,) in nats of log-probs (M, V). 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is
+    this low.
+    """
     return -torch.linalg.vecdot(log_probs.exp(), log_probs.clamp_min(LOWEST))
 
 
 def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits (M, V) in any dtype -> of each state, float32: the largest of logit / temperature; the log of the sum of exp of all
-    less the largest; and the entropy, nats, or None. The first two stay apart, since their sum is rounded to 2e-6 at logits of 20,
-    and the probability of a certain token would be above 1."""
+    """Return, for logits (M, V) in any dtype, three numbers per state in float32.
+
+    They are the largest of logit / temperature; the log of the sum of exp of all minus the largest; and the entropy, nats, or None.
+    The first two are separate, since their sum is rounded to 2e-6 at logits of 20, and the probability of a certain token would be
+    above 1.
+    """
     tops, logs = (torch.empty(len(logits), device=logits.device) for _ in range(2))
     spread = torch.empty_like(tops) if entropies else None
     for part in pieces(logits):
@@ -84,7 +94,7 @@ def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tenso
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature in float32, never the same tensor."""
+    """Return logits / temperature in float32, never the same tensor."""
     wide = logits.float()
     if temperature != 1.0:
         return wide / temperature
@@ -92,13 +102,13 @@ def _scaled(logits: Tensor, temperature: float) -> Tensor:
 
 
 def pieces(logits: Tensor) -> Iterator[slice]:
-    """Slices of states (M, V) that hold about `NUMBERS` numbers each; on a GPU all of them."""
+    """Yield slices of states (M, V) with about `NUMBERS` numbers each; on a GPU all of them."""
     size = max(1, NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     return (slice(first, first + size) for first in range(0, len(logits), max(1, size)))
 
 
 class _Chosen(Function):
-    """`chosen_logps`, with the entropy of each state, (M,); (0,) without `entropies`."""
+    """Autograd function of `chosen_logps`, with the entropy of each state, (M,); (0,) without `entropies`."""
 
     @staticmethod
     def forward(
@@ -112,7 +122,10 @@ class _Chosen(Function):
         entropy_grad: bool,
         known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits of a part of the states at a time, so that no (M, V) is held unless it is small; the last part's are kept."""
+        """Compute logits of a part of the states at a time, so that no (M, V) is held unless it is small.
+
+        The last part's are kept.
+        """
         most = KEPT_LOGITS // len(weight) if known is None else len(states)
         most = max(1, most)  # also of no state at all
         order = state_of.argsort(stable=True)  # the tokens of a part of the states lie together

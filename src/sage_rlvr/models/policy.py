@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -28,8 +29,10 @@ from transformers import (
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.extras import install
 from sage_rlvr.models.devices import device_of, dtype_facts, keep_memory
 from sage_rlvr.models.folders import EMBEDDED, NAMED, adapter_base, folder_of, prepared
+from sage_rlvr.models.hashes import WEIGHTS, cached_sha256, check_hashes
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import ADAPTER, check_adapter, check_files, loading
@@ -48,9 +51,11 @@ UTF8_BYTES = 4  # of a character at most
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer as the engines need it: text to ids and back. eos_id: the end token of training data. eos_ids: all tokens that
-    end a sampled completion, starting with eos_id. `load_policy` and `load_tokens` make it; sampling, training and evaluation read
-    it.
+    """A tokenizer as the engines need it: text to ids and back.
+
+    `load_policy` and `load_tokens` make it; sampling, training and evaluation read it.
+
+    eos_id: the end token of training data. eos_ids: all tokens that end a sampled completion, starting with eos_id.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -63,9 +68,9 @@ class Tokens:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, model: Any = None) -> Tokens:
-        """Of a tokenizer and, where given, the model whose generation_config may declare more end tokens.
+        """Return the tokens of a tokenizer and, if given, the model whose generation_config may declare more end tokens.
 
-        Raises `ConfigError` where the tokenizer has no end token.
+        Raises `ConfigError` if the tokenizer has no end token.
         """
         if tokenizer.eos_token_id is None:
             raise ConfigError(
@@ -81,36 +86,41 @@ class Tokens:
 
     @cached_property
     def known(self) -> frozenset[int]:
-        """The ids that have a text; a model's vocabulary is often padded beyond them."""
+        """Ids that have a text; a model's vocabulary is often padded beyond them."""
         return frozenset(self.tokenizer.get_vocab().values())
 
     @cached_property
     def opening(self) -> tuple[int, ...]:
-        """The start token, where the tokenizer puts one before plain text by itself; else nothing."""
+        """The start token, if the tokenizer puts one before plain text by itself; else nothing."""
         first = list(self.tokenizer("")["input_ids"])[:1]
         return tuple(first) if first and first[0] == self.tokenizer.bos_token_id else ()
 
     def encode_prompt(self, text: str) -> list[int]:
-        """A prompt, opened as the tokenizer opens a text; a start token that the text already spells is not doubled."""
+        """Return the tokens of a prompt with the tokenizer's start token; one that the text already contains is not doubled."""
         ids = self.encode(text)
         return ids if tuple(ids[: len(self.opening)]) == self.opening else [*self.opening, *ids]
 
     def encode(self, text: str) -> list[int]:
-        """A text in the middle of another, such as a completion: nothing added."""
+        """Return the tokens of a text in the middle of another, such as a completion: nothing added."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def texts(self, rollout: Rollout) -> list[str]:
-        """Completions as `decode` gives them."""
+        """Return completions as `decode` does."""
         rows = [row[:n] for row, n in zip(rollout.tokens.tolist(), rollout.lengths.tolist(), strict=True)]
         return self.decode(rows, rollout.finished.tolist())
 
     def reply(self, text: str) -> list[int]:
-        """What an environment says between two turns of a policy that is asked in plain text: on lines of its own."""
+        """Return the tokens of an environment's text between two turns of a policy that is prompted in plain text: on separate
+        lines.
+        """
         return self.encode(f"\n{text}\n")
 
     def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
-        """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
-        (which decodes to nothing), carries a mark that no verifier accepts."""
+        """Return completions without their end token.
+
+        One that never ended, or that contains an id beyond the tokenizer's vocabulary (which decodes to nothing), has a mark that
+        no verifier accepts.
+        """
         if not rows:  # of which a tokenizer makes one empty text
             return []
         ended = [done and row[-1:] != [] and row[-1] in self.eos_ids for row, done in zip(rows, finished, strict=True)]
@@ -120,8 +130,11 @@ class Tokens:
         return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text that each token adds. A character that several tokens spell stands at the last of them; a tokenizer that drops
-        the space before the first word does so for the whole, not for each token."""
+        """Return the text that each token adds.
+
+        A character of several tokens is at the last of them; a tokenizer that drops the space before the first word does so for the
+        complete text, not for each token.
+        """
         text_of = self._text_of
         singles = [text_of((i,)) for i in ids]
         if "".join(singles) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
@@ -147,22 +160,27 @@ class Tokens:
 
     @staticmethod
     def marked(text: str, whole: bool) -> str:
-        """The text, with the mark behind it unless it is whole."""
+        """Return the text, with the mark after it unless it is complete."""
         return text if whole else text + NO_ANSWER
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt and its token ids, the first a start token where the tokenizer or template puts one. `Asking` makes it;
-    samplers read the ids, and stores keep the text."""
+    """A rendered prompt and its token ids, the first a start token if the tokenizer or template adds one.
+
+    Samplers read the ids, and stores keep the text.
+
+    messages: of the conversation, which a server of chat completions renders itself; of plain text one message of the user.
+    """
 
     text: str
     ids: tuple[int, ...]
+    messages: tuple[Mapping[str, Any], ...] = ()
 
 
 @contextmanager
 def spelling(tokenizer: Any, what: str) -> Iterator[None]:
-    """ConfigError if a tokenizer has no token for a character of a task's texts; what: which of them."""
+    """Raise ConfigError if a tokenizer has no token for a character of a task's texts; what: which of them."""
     try:
         yield
     except ConfigError:
@@ -176,11 +194,10 @@ def spelling(tokenizer: Any, what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Asking:
-    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text. `Asking.of` makes it of a task
-    and a tokenizer; training, evaluation and SFT call it.
+class PromptRenderer:
+    """Renders problems as prompts (problem -> `Prompt`), for training, evaluation and SFT. `of` makes it from a task and tokenizer.
 
-    options: chat_template_kwargs of the recipe.
+    form: the prompt format whose messages are written; None for plain text. options: chat_template_kwargs of the recipe.
     """
 
     task: Task
@@ -189,12 +206,16 @@ class Asking:
     options: Options = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS) -> Asking:
-        """A task and a policy's tokens, whose tokenizer gets what it lacks (a chat template, a pad token).
+    def of(cls, task: Task, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS) -> PromptRenderer:
+        """Return the renderer of a task and a policy's tokens, whose tokenizer gets what it lacks (a chat template, a pad token).
 
-        chat "model": by the chat template of the policy's tokenizer; where it has none, that of the format (as fine-tuning
-        gives it), and plain text for tasks with a frame of their own. "format": always the format's own template, so that
-        policies whose tokenizers differ are asked alike. ConfigError for options that no chat template reads.
+        Args:
+            task: the task.
+            tokens: the policy's.
+            chat: "model" uses the chat template of the policy's tokenizer; if it has none, that of the format (as fine-tuning
+                gives it), and plain text for tasks with a frame of their own. "format" always uses the format's own template, so
+                that policies with different tokenizers get the same prompts.
+            options: variables of the chat template. Raises ConfigError for options that no chat template reads.
         """
         if not in_messages(task, tokens.tokenizer):
             check_plain(task, options)
@@ -206,23 +227,28 @@ class Asking:
         return cls(task, tokens, form, options)
 
     def __call__(self, problem: Any) -> Prompt:
-        """ConfigError if the tokenizer has no token for a character, and for what `check_prompt` refuses."""
+        """Return the prompt.
+
+        Raise ConfigError if the tokenizer has no token for a character, and for prompts that `check_prompt` rejects.
+        """
         tokenizer = self.tokens.tokenizer
         plain = self.form is None
         prompt: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
         with spelling(tokenizer, "the prompts"):
             if plain:
-                return Prompt(prompt, tuple(self.tokens.encode_prompt(prompt)))
+                return Prompt(prompt, tuple(self.tokens.encode_prompt(prompt)), ({"role": "user", "content": prompt},))
             messages = prompt
             text = render(tokenizer, messages, opened=True, options=self.options)
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)
-            return Prompt(text, tuple(ids))
+            return Prompt(text, tuple(ids), tuple(messages))
 
     def reply(self, text: str) -> list[int]:
-        """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
-        chat template, or on lines of its own. ConfigError if the tokenizer has no token for a character, or the template does
-        not put it behind what was said."""
+        """Return the tokens between the end of a turn of the policy and its next.
+
+        They are an environment's text, as a user's message of the chat template, or on separate lines. Raise ConfigError if the
+        tokenizer has no token for a character, or the template does not put the text after the conversation so far.
+        """
         if self.form is None:
             with spelling(self.tokens.tokenizer, "the environment's reply, on separate lines,"):
                 return self.tokens.reply(text)
@@ -240,7 +266,7 @@ class Asking:
 
     @property
     def written(self) -> dict[str, Any]:
-        """What writes the prompts, to be hashed."""
+        """Return the writer of the prompts, to be hashed."""
         if self.form is None:
             return {"plain": self.task.name}
         form = json.dumps(asdict(self.form), sort_keys=True)
@@ -249,7 +275,7 @@ class Asking:
 
 
 def check_plain(task: Task, options: Options) -> None:
-    """ConfigError for chat_template_kwargs of a task whose prompts are plain text."""
+    """Raise ConfigError for chat_template_kwargs of a task whose prompts are plain text."""
     if options:
         raise ConfigError(
             f"chat_template_kwargs: the prompts of {task.name} are plain text here, which no chat template renders; remove "
@@ -258,9 +284,9 @@ def check_plain(task: Task, options: Options) -> None:
 
 
 def in_messages(task: Task, tokenizer: Any) -> bool:
-    """Whether a task is put as a conversation: it can be, and a format or the tokenizer has a template for that.
+    """Return True if a task is written as a conversation: it can be, and a format or the tokenizer has a template for that.
 
-    ConfigError if the tokenizer lacks the chat template that the task needs.
+    Raise ConfigError if the tokenizer lacks the chat template that the task needs.
     """
     if not isinstance(task, Conversational):
         return False
@@ -273,10 +299,10 @@ def in_messages(task: Task, tokenizer: Any) -> bool:
 
 
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
-    """Load a name of `NAMED`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
+    """Load a name of `NAMED`, a local folder (a complete model, or a LoRA adapter on the base that it names) or a Hub id.
 
-    An adapter is merged into its base, W + scale B A, so that everything runs as on a whole model; its own tokenizer is
-    taken where it has one. Raises `ConfigError` where there is nothing to load.
+    An adapter is merged into its base, W + scale B A, so that everything runs as on a complete model; its own tokenizer is
+    used if it has one. Raises `ConfigError` if there is nothing to load.
     """
     where = prepared(model)
     if (base := adapter_base(where)) is not None:
@@ -297,6 +323,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         )
     if whole:
         check_files(where)
+        check_hashes(where)
     keep_memory(where)
     policy = load_whole(AutoModelForCausalLM.from_pretrained, _source(model), dtype=getattr(torch, dtype))
     return adjacent(policy), Tokens.of(_tokenizer(_source(model)), policy)
@@ -308,23 +335,39 @@ def _tokenizer(source: str) -> PreTrainedTokenizerBase:
 
 
 def _source(model: str) -> str:
-    """What transformers loads it from."""
+    """Return the place that transformers loads it from."""
     where = folder_of(model)
     return str(where) if where.exists() else model
 
 
 def load_tokens(model: str) -> Tokens:
-    """The tokens of a policy without its weights, for engines that load those themselves. ConfigError as `load_policy`."""
+    """Return the tokens of a policy without its weights, for engines that load those themselves.
+
+    Raise ConfigError like `load_policy`.
+    """
     where = prepared(model)
     base = adapter_base(where)
     if base is not None and not (where / "tokenizer_config.json").is_file():
         return load_tokens(base)
     if (where / "config.json").exists() or base is not None:
         check_files(where)
-    tokenizer, declared = _tokenizer(_source(model)), SimpleNamespace(generation_config=None)
-    with loading(f"generation_config.json of model {model!r}"), suppress(OSError):  # without one the tokenizer's own end counts
-        declared.generation_config = GenerationConfig.from_pretrained(_source(base or model))
-    return Tokens.of(tokenizer, declared)
+    check_hashes(where, weights=False)
+    return Tokens.of(_tokenizer(_source(model)), SimpleNamespace(generation_config=_generation_config(base or model)))
+
+
+def _generation_config(model: str) -> GenerationConfig | None:
+    """Return the generation config of the loaded model.
+
+    It is generation_config.json, or without one the settings on generation in config.json; None for a folder that has only a
+    tokenizer, whose end token then counts.
+    """
+    with loading(f"generation_config.json of model {model!r}"), suppress(OSError):
+        return GenerationConfig.from_pretrained(_source(model))
+    where = folder_of(model)
+    if where.is_dir() and not (where / "config.json").exists():
+        return None
+    with loading(f"config.json of model {model!r}"):
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(_source(model)))
 
 
 def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel, Tokens]:
@@ -333,10 +376,11 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
             f"{folder / ADAPTER}: its base {base!r} is an adapter too; set it to the full model below both"
         )
     check_files(folder)
+    check_hashes(folder)
     try:
         from peft import PeftModel  # an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
+        raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; {install('trl')}") from error
     below, tokens = load_policy(base, dtype)
     with loading(f"{folder}: the adapter does not fit on {base!r}, and"), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")  # PEFT draws them at random
@@ -348,7 +392,7 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
 
 
 def _meant(model: str, where: Path) -> str:
-    """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
+    """Return the end of a message: the policy of the run that was named, else a run of nearly that name."""
     if is_run(where):
         return f"; {model} is a run directory; use {model.rstrip('/')}/policy once the run has finished"
     near = get_close_matches(model, [*NAMED, *(str(p.parent) for p in where.parent.glob(f"*/{RECORD}"))], 1)
@@ -356,27 +400,30 @@ def _meant(model: str, where: Path) -> str:
 
 
 def weights_hash(model: str) -> str:
-    """SHA-256 of a local policy's weight files, so that a resume notices other weights; of a Hub id, the id itself.
+    """Return the SHA-256 of a local policy's weight files, so that a resume notices other weights; for a Hub id, the id itself.
 
-    Of an adapter, its own and its base's.
+    For an adapter, its own and its base's.
     """
     where = prepared(model)
     if (where / "config.json").exists() or (where / ADAPTER).exists():
         check_files(where)
-    files, base = map(file_sha256, sorted(where.glob("*.safetensors"))), adapter_base(where)
+        check_hashes(where)
+    files, base = map(cached_sha256, sorted(where.glob(WEIGHTS))), adapter_base(where)
     return " ".join([*files, *([] if base is None else [weights_hash(base)])]) or f"hub:{model}"
 
 
 def revision_of(model: str) -> str:
-    """`weights_hash` in one: what a sample store knows a policy by."""
+    """Return `weights_hash` as one text: the identity of a policy in a sample store."""
     hashes = weights_hash(model)
     return hashes if hashes.startswith("hub:") else hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
-    """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, the device where it is
-    not the CPU, the dtype (of `auto` the one that was found), on TRL the libraries that train, and
-    the packages that parts are from."""
+    """Return facts that a resumed run must find unchanged besides its recipe.
+
+    They are the files of its policy and reference, the device if it is not the CPU, the dtype (of `auto` the one that was chosen),
+    on TRL the libraries that train, and the packages of parts.
+    """
     source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
@@ -393,7 +440,7 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
 
 
 def _files(model: str) -> dict[str, str]:
-    """Name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
+    """Return name -> SHA-256 of the small files that decide how a local policy's weights are read; empty for a Hub id."""
     names = ("config.json", "generation_config.json", "tokenizer.json", ADAPTER)
     files = {name: folder_of(model) / name for name in names}
     return {name: file_sha256(file) for name, file in files.items() if file.is_file()}

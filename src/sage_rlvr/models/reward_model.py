@@ -1,6 +1,6 @@
 """A reward model: a linear head on a policy's last hidden state at the end of a completion, s(x, y) in R.
 
-It is transformers' own class for that (`AutoModelForSequenceClassification` with one label), begun from a policy's weights and a
+It is transformers' class for that (`AutoModelForSequenceClassification` with one label), initialized with a policy's weights and a
 head of zeros, so that every score is 0 before its first step.
 """
 
@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import folder_of
+from sage_rlvr.models.hashes import check_hashes
 from sage_rlvr.models.policy import Tokens, load_tokens
 from sage_rlvr.models.weights import check_files
 from sage_rlvr.models.weights import whole as load_whole
@@ -24,7 +25,7 @@ HEAD = "score.weight"
 
 
 def from_policy(policy: PreTrainedModel, tokens: Tokens, seed: int = 0) -> PreTrainedModel:
-    """A reward model with the policy's weights and a head of zeros. ConfigError for an architecture that has none."""
+    """Return a reward model with the policy's weights and a head of zeros. Raise ConfigError for an architecture that has none."""
     config: Any = policy.config.__class__.from_dict(policy.config.to_dict() | {"num_labels": 1, "pad_token_id": tokens.pad_id})
     torch.manual_seed(seed)
     try:
@@ -39,11 +40,12 @@ def from_policy(policy: PreTrainedModel, tokens: Tokens, seed: int = 0) -> PreTr
 
 
 def load_reward_model(folder: str) -> tuple[PreTrainedModel, Tokens]:
-    """What `sage-rlvr offline` with loss: reward has saved. ConfigError for a folder that holds no such thing."""
+    """Load a reward model that `sage-rlvr offline` with loss: reward has saved. Raise ConfigError for any other folder."""
     where = folder_of(folder)
     if not (where / "config.json").is_file():
         raise ConfigError(f"reward model {folder}: no config.json found; pass the policy/ folder of a run with loss: reward")
     check_files(where)
+    check_hashes(where)
     model = load_whole(AutoModelForSequenceClassification.from_pretrained, str(where), dtype=torch.float32)
     if getattr(model.config, "num_labels", 0) != 1:
         raise ConfigError(
@@ -54,9 +56,9 @@ def load_reward_model(folder: str) -> tuple[PreTrainedModel, Tokens]:
 
 
 def scores_of(model: PreTrainedModel, texts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """(N,) score of each text, prompt and completion together, in the graph where gradients are on.
+    """Return the (N,) scores of texts, prompt and completion together, in the graph if gradients are on.
 
-    The state that is read is that of a text's own last token; behind it stands padding, which causal attention never looks at.
+    The state that is read is that of a text's own last token; padding follows it, which causal attention never looks at.
     """
     ids = pad_sequence([torch.tensor(list(text)) for text in texts], batch_first=True, padding_value=pad_id).to(model.device)
     core: Any = getattr(model, model.base_model_prefix)

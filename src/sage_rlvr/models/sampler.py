@@ -1,18 +1,19 @@
-"""Sampling groups of completions from any causal LM of transformers: each prompt is run once for its whole group.
+"""Sampling groups of completions from any causal LM of transformers: each prompt is run once for its group.
 
 A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on repeated prompts, none of which
 changes the distribution:
 
-1. What prompts begin with alike runs once, and a prompt's keys and values are kept once for its group.
+1. A common prefix of prompts runs once, and a prompt's keys and values are stored once for its group.
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Completions that have ended leave the batch.
-4. A draw from a large vocabulary looks at blocks of it first, then into one (`draw`).
+4. A sample from a large vocabulary looks at blocks of it first, then into one (`draw`).
 
-Any other model takes the stock path, its own forward: it repeats the prompt's cache, and draws prompts of one length at a time,
-as padding would take the place of real tokens in a cache with a window.
+Any other model takes the stock path, its own forward: it repeats the prompt's cache, and samples prompts of one length at a time,
+because padding would displace real tokens in a cache with a window.
 
-Chance is an argument: the completion with the number r (`row_ids`) uses the uniform number `key.uniform64(step, "sample", r, t)` at
-position t, so it depends neither on its neighbors nor on how many completions a call draws (up to float rounding).
+Random numbers are an argument: the completion with the number r (`row_ids`) uses the uniform number
+`key.uniform64(step, "sample", r, t)` at position t, so it depends neither on its neighbors nor on the number of completions in a
+call (up to float rounding).
 """
 
 from __future__ import annotations
@@ -48,14 +49,17 @@ ONE_LEVEL, BLOCK = 4096, 128  # the largest vocabulary that a draw sums at once;
 
 @dataclass(frozen=True)
 class Rollout:
-    """B = P * G completions of one sampling call, also called its rows, prompt-major (row = prompt * group_size + member). `sample`
-    and `sample_episodes` make it; training, rewards and generators read it.
+    """B = P * G completions of one sampling call, also called its rows, prompt-major (row = prompt * group_size + member).
 
-    tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
-    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
-    were not asked for; finished (B,) bool, False where the completion was cut off at `max_new_tokens`.
-    own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
-    trace: what the engine computed on its way, for an update without a forward of its own; None if it was not asked for.
+    `sample` and `sample_episodes` make it; training, rewards and generators read it.
+
+    tokens     (B, T) long, padded with `pad_id`
+    mask       (B, T) bool, the end token counted
+    logps      (B, T) float32, log-probs of the tokens under the temperature-scaled sampler
+    entropies  (B, T) float32, nats, of the same distribution; None if not requested
+    finished   (B,) bool, False if the completion was cut off at `max_new_tokens`
+    own        (B, T) bool: of episodes, which tokens the policy sampled, the rest being an environment's; None = all that exist
+    trace      the engine's activations, for an update without a forward pass; None if not requested
     """
 
     tokens: Tensor
@@ -68,16 +72,16 @@ class Rollout:
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) tokens of each completion, an environment's included."""
+        """Number of tokens of each completion, an environment's included, (B,)."""
         return self.mask.sum(1)
 
     @property
     def drawn(self) -> Tensor:
-        """(B, T) bool, the tokens that the policy drew: what a loss, a guide and a budget count."""
+        """Tokens that the policy sampled, (B, T) bool: those that a loss, a guide and a budget count."""
         return self.mask if self.own is None else self.mask & self.own
 
     def rows(self, index: Tensor) -> Rollout:
-        """These completions (at least one), in this order, as wide as the longest of them, without the trace."""
+        """Return these completions (at least one), in this order, as wide as the longest of them, without the trace."""
         width = int(self.lengths[index].max())
         entropies = None if self.entropies is None else self.entropies[index, :width]
         parts = (self.tokens[index, :width], self.mask[index, :width], self.logps[index, :width])
@@ -103,16 +107,30 @@ def sample(
     ready: Prefill | None = None,
     limits: Tensor | None = None,
     trace: bool = False,
+    lender: Lender | None = None,
 ) -> Rollout:
-    """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
+    """Sample `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
-    `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the completions for the random streams
-    (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
-    logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
-    `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
-    draw more than once from one run of the prompts; the weights must not have changed since. limits (P * group_size,): tokens of
-    each completion at most, at least 1 and at most `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that
-    the engine takes. `DataError` on an empty prompt, without an end token, and for a `ready` that does not fit.
+    Raises `DataError` on an empty prompt, without an end token, and for a `ready` or a `lender` that does not fit.
+
+    Args:
+        model: the policy.
+        prompts: P token lists of any lengths.
+        group_size: completions per prompt.
+        max_new_tokens: tokens of each at most.
+        eos_id: the token that ends a completion, or several of them.
+        pad_id: fills the rows after their end.
+        key: source of the random numbers.
+        step: their address, with `row_ids`.
+        temperature: > 0, divides the logits.
+        row_ids: (P * group_size,), the completions' numbers for the random streams (default 0, 1, 2, ...).
+        entropies: False saves their computation.
+        cut: truncates the scaled distribution (top-k, top-p, min-p: see `models/generation.py`); log-probs and entropies are then
+            those of the truncated one.
+        ready: `prefill(model, prompts)`, to sample more than once from one run of the prompts; the weights must not have changed.
+        limits: (P * group_size,), tokens of each completion at most, from 1 to `max_new_tokens`; None = all alike.
+        trace: True keeps `Rollout.trace`, of a model that the engine runs.
+        lender: samples from another policy at some states.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
@@ -124,6 +142,8 @@ def sample(
         raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
     if ready is not None:
         _check_ready(model, ready, len(prompts))
+    if lender is not None:
+        _check_lender(lender, len(prompts), trace)
     by_length = ready if isinstance(ready, PrefillByLength) else None
     if by_length or (ready is None and len({len(p) for p in prompts}) > 1 and not supports(model)):
         alike = partial(
@@ -154,6 +174,10 @@ def sample(
         decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
         alive = torch.arange(count, device=device)
         logits = prefilled.logits.repeat_interleave(group_size, 0)
+        if lender is not None:
+            other = _decoder(lender.model, lender.ready, group_size, max_new_tokens, again=True)
+            decoder = _Borrower(decoder, other, lender, count)
+            logits = decoder.chosen(logits, lender.ready.logits.repeat_interleave(group_size, 0))
         for t in range(max_new_tokens):
             at = (slice(None) if alive.shape[0] == count else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
@@ -182,7 +206,7 @@ def sample(
 
 
 class _Tracing:
-    """Weights with a record, and the logits that are drawn from; more: the most completion tokens of each prompt that are fed."""
+    """Weights with a record, and the logits that are sampled from; more: the most completion tokens of each prompt that are fed."""
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
         self.weights = Plain(Net(model))
@@ -195,7 +219,7 @@ class _Tracing:
         self.filled = len(prompts)  # the first logits are those of the first tokens of the prompts, see `trace`
 
     def add(self, tokens: Tensor, positions: Tensor, logits: Tensor) -> None:
-        """The tokens (B,) of a decode step, their positions, and the logits (B, V) of the next ones."""
+        """Record the tokens (B,) of a decode step, their positions, and the logits (B, V) of the next ones."""
         self.ids.append(tokens)
         self.positions.append(positions)
         if self.logits is not None:
@@ -203,7 +227,7 @@ class _Tracing:
         self.filled += len(logits)
 
     def trace(self, ready: Prefill) -> Trace:
-        """All of it, once the last token is drawn."""
+        """Return the complete trace, after the last token is sampled."""
         assert isinstance(ready, EnginePrefill) and self.weights.record is not None
         record, self.weights.record = self.weights.record, None
         completion_nodes = self.filled - len(ready.logits)
@@ -225,7 +249,10 @@ def _length_by_length(
     limits: Tensor | None = None,
     ready: PrefillByLength | None = None,
 ) -> Rollout:
-    """`alike(prompts, row_ids=...)` for the prompts of each length, its completions put back; row_ids (P, G), limits (P * G,)."""
+    """Return `alike(prompts, row_ids=...)` for the prompts of each length, in the original order.
+
+    row_ids: (P, G). limits: (P * G,).
+    """
     groups = _alike_in_length(prompts) if ready is None else ready.groups
     most = None if limits is None else limits.cpu().reshape(row_ids.shape)
     parts = [
@@ -243,13 +270,13 @@ def _length_by_length(
 
 
 def _alike_in_length(prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The numbers of the prompts of each length, shortest first."""
+    """Return the numbers of the prompts of each length, shortest first."""
     lengths = torch.tensor([len(p) for p in prompts])
     return [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
 
 
 def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
-    """The completions of several rollouts one after the other, padded to the widest; with entropies if every part has them."""
+    """Return the completions of several rollouts concatenated, padded to the widest; with entropies if every part has them."""
     width = max(part.tokens.shape[1] for part in parts)
 
     def column(values: Sequence[Tensor], fill: int = 0) -> Tensor:
@@ -270,12 +297,12 @@ def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
 def draw(
     logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool = True, cut: Cut | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inverse-CDF draw. logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None.
+    """Sample by inverse CDF: logits (B, V), uniforms (B,) in (0, 1) -> tokens (B,), log-probs (B,), entropies (B,) or None.
 
-    cut: log-probs (B, V) -> those of the truncated distribution, -inf where a token is out; such a token is never drawn.
+    Sums are float64 if the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
+    tokens of a vocabulary of 100,000, which could then never be sampled.
 
-    Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
-    tokens of a vocabulary of 100,000, which could then never be drawn.
+    cut: log-probs (B, V) -> those of the truncated distribution, -inf for a removed token; such a token is never sampled.
     """
     if cut is None and logits.shape[1] > ONE_LEVEL:
         return _draw_in_two_levels(logits, uniforms, temperature, entropies)
@@ -297,7 +324,7 @@ def draw(
 def _draw_in_two_levels(
     logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`draw` without the sums of a whole vocabulary in float64: of blocks of `BLOCK` tokens, then of the tokens of one block."""
+    """Sample as `draw` does without float64 sums over the full vocabulary: over blocks of `BLOCK` tokens, then within one block."""
     count, vocabulary = logits.shape
     widest = widest_float(logits.device)
     whole = vocabulary // BLOCK * BLOCK  # what is left over is a block of its own
@@ -349,7 +376,7 @@ def _check(
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout while the block runs; each of its modules then has its own mode again."""
+    """Disable the model's dropout while the block runs; each of its modules then has its own mode again."""
     training = [part for part in model.modules() if part.training]
     if training:
         model.eval()
@@ -361,9 +388,9 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
-    """The engine's decoder for a Llama-shaped model, else the model with the cache of its prompts repeated.
+    """Return the engine's decoder for a Llama-shaped model, else the model with the cache of its prompts repeated.
 
-    again: whether `ready` is to be drawn from once more, so that its cache must stay as it is.
+    again: True if `ready` will be used again, so that its cache must not change.
     """
     if isinstance(ready, EnginePrefill):
         return Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, group_size, max_new_tokens)
@@ -375,26 +402,29 @@ def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_to
 
 @cache
 def _name_of_cache(kind: type[PreTrainedModel]) -> str:
-    """transformers 5.24 renamed it, and warns of the old name; before, `cache` would be taken for an unknown keyword."""
+    """Return the keyword for a cache.
+
+    transformers 5.24 renamed it, and warns of the old name; before, `cache` would be an unknown keyword.
+    """
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 def cached(model: PreTrainedModel, cache: Any) -> dict[str, Any]:
-    """A cache as the keyword argument that the forward of this model takes it by."""
+    """Return a cache as the keyword argument of this model's forward."""
     return {_name_of_cache(type(model)): cache}
 
 
 @cache
 def _keeps_logits(kind: type[PreTrainedModel]) -> bool:
-    """Whether the forward computes logits of chosen positions only (an adapter's `*args, **kwargs` does not say so)."""
+    """Return True if the forward computes logits of chosen positions only (an adapter's `*args, **kwargs` does not show it)."""
     return "logits_to_keep" in inspect.signature(kind.forward).parameters
 
 
 def logits_at(model: PreTrainedModel, columns: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
-    """One forward on `inputs` -> (logits (B, C, V), places (N,)): `logits[:, places[i]]` are those at column `columns[i]`.
+    """Return (logits (B, C, V), places (N,)) of one forward on `inputs`: `logits[:, places[i]]` are those at column `columns[i]`.
 
-    C is the number of different columns where the model's forward can leave the others out, else all of them: logits of
-    positions that nobody reads are what a large vocabulary spends its memory on.
+    C is the number of different columns if the model's forward can leave the rest out, else all of them: logits of
+    positions that nobody reads are the main use of memory with a large vocabulary.
     """
     if not _keeps_logits(type(model)):
         return model(**inputs).logits, columns
@@ -403,7 +433,7 @@ def logits_at(model: PreTrainedModel, columns: Tensor, **inputs: Any) -> tuple[T
 
 
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Lists of different lengths -> (ids (P, S), lengths (P,)). Right padding: under a causal mask it disturbs nothing."""
+    """Return lists of different lengths as (ids (P, S), lengths (P,)). Right padding changes nothing under a causal mask."""
     lengths = torch.tensor([len(r) for r in rows])
     ids = pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True)
     return ids.to(device), lengths.to(device)
@@ -411,8 +441,11 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 @dataclass(frozen=True)
 class EnginePrefill:
-    """P prompts after one run through the engine: keys_values (N, 2 * K * D) of their nodes a layer, logits (P, V) of the first new
-    token, lengths (P,), and the weights that decode, with their versions. `prefill` makes it; `sample` reads it."""
+    """P prompts after one run through the engine. `prefill` makes it; `sample` reads it.
+
+    It has keys_values (N, 2 * K * D) of their nodes per layer, logits (P, V) of the first new token, lengths (P,), and the weights
+    that decode, with their versions.
+    """
 
     keys_values: list[Tensor]
     layout: Layout
@@ -423,10 +456,9 @@ class EnginePrefill:
 
 @dataclass(frozen=True)
 class StockPrefill:
-    """P prompts of one length after one run of the model's own forward: cache (P, K, S, D) a layer, logits (P, V), lengths (P,).
-    `prefill` makes it; `sample` reads it.
+    """P prompts of one length after one run of the model's own forward. `prefill` makes it; `sample` reads it.
 
-    versions: of the model's parameters.
+    cache: (P, K, S, D) per layer. logits: (P, V). lengths: (P,). versions: of the model's parameters.
     """
 
     cache: DynamicCache
@@ -437,8 +469,10 @@ class StockPrefill:
 
 @dataclass(frozen=True)
 class PrefillByLength:
-    """Prompts of several lengths on the stock path: groups, the numbers of those of one length, and a prefill of each.
-    `prefill` makes it; `sample` reads it."""
+    """Prompts of several lengths on the stock path. `prefill` makes it; `sample` reads it.
+
+    It has groups, the numbers of those of one length, and a prefill of each.
+    """
 
     groups: list[Tensor]
     parts: list[StockPrefill]
@@ -448,7 +482,7 @@ Prefill = EnginePrefill | StockPrefill | PrefillByLength
 
 
 def _check_ready(model: PreTrainedModel, ready: Prefill, prompts: int) -> None:
-    """DataError for a prefill of other prompts, or of weights that have changed: old keys do not belong to new weights."""
+    """Raise DataError for a prefill of other prompts, or of weights that have changed: old keys do not belong to new weights."""
     parts = ready.parts if isinstance(ready, PrefillByLength) else [ready]
     if (count := sum(len(part.lengths) for part in parts)) != prompts:
         raise DataError(f"ready is of {count} prompts, and prompts are {prompts}; pass the prompts that `prefill` got")
@@ -463,13 +497,13 @@ def _check_ready(model: PreTrainedModel, ready: Prefill, prompts: int) -> None:
 
 @torch.no_grad()
 def decode_weights(model: PreTrainedModel) -> Folded | Plain | None:
-    """The weights as the engine decodes with them, as they are now; None for a model of the stock path."""
+    """Return the current weights in the engine's form for decoding; None for a model of the stock path."""
     return weights_of(model) if supports(model) else None
 
 
 @torch.no_grad()
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: Folded | Plain | None = None) -> Prefill:
-    """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
+    """Run the prompts once; `sample(..., ready=...)` samples from it any number of times. The model must be in eval mode.
 
     `weights`: `decode_weights(model)`, to prepare them once for many prompts; the model must not have changed since.
     """
@@ -485,7 +519,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: F
 
 
 def _stock_prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> StockPrefill:
-    """Prompts of one length."""
+    """Run prompts of one length."""
     ids, lengths = pad_right(prompts, next(model.parameters()).device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
@@ -509,8 +543,60 @@ def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], d
     return EnginePrefill(keys_values, layout, logits, lengths, weights)
 
 
+@dataclass(frozen=True)
+class Lender:
+    """Another policy, from which the next token is sampled at some states. `BorrowingGenerator` makes it; `sample` reads it.
+
+    ready: its `prefill` of the same prompts. spelled: the text of a token. at: of a completion's text so far, whether the next
+    token is sampled from here.
+    """
+
+    model: PreTrainedModel
+    ready: Prefill
+    spelled: Callable[[int], str]
+    at: Callable[[str], bool]
+
+
+def _check_lender(lender: Lender, prompts: int, trace: bool) -> None:
+    """Raise DataError for options that `sample` cannot combine with a lender."""
+    if trace:
+        raise DataError("trace=True with a lender: a trace is of one policy; leave one of the two out")
+    if isinstance(lender.ready, PrefillByLength):
+        raise DataError("lender: its model is sampled one length of prompts at a time; pass prompts of one length")
+    _check_ready(lender.model, lender.ready, prompts)
+
+
+class _Borrower:
+    """A decoder that steps a policy and its lender on the same tokens. texts: of each of `count` completions so far."""
+
+    def __init__(self, own: Any, other: Any, lender: Lender, count: int) -> None:
+        self.own, self.other, self.lender, self.texts = own, other, lender, [""] * count
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of the next token, (B,)."""
+        positions: Tensor = self.own.positions
+        return positions
+
+    def chosen(self, own: Tensor, other: Tensor) -> Tensor:
+        """Return for each completion the logits (B, V) of the policy that its next token is sampled from."""
+        lent = torch.tensor([self.lender.at(text) for text in self.texts], device=own.device)
+        return torch.where(lent[:, None], other, own)
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """tokens (B,) -> logits (B, V) of the next token."""
+        self.texts = [text + self.lender.spelled(token) for text, token in zip(self.texts, tokens.tolist(), strict=True)]
+        return self.chosen(self.own.advance(tokens), self.other.advance(tokens))
+
+    def select(self, going: Tensor) -> None:
+        """Keep only these completions."""
+        self.texts = [self.texts[number] for number in going.tolist()]
+        self.own.select(going)
+        self.other.select(going)
+
+
 class _ModelDecoder:
-    """One token of each completion a step, by the model's own forward. positions (B,) of the next token.
+    """Decoder of one token of each completion per step, by the model's own forward. positions (B,) of the next token.
 
     inputs: the cache, that of the prompts (all of one length) repeated for their groups; select_in_cache: keeps some completions
     of it.
@@ -529,6 +615,6 @@ class _ModelDecoder:
         return out.logits[:, -1]
 
     def select(self, going: Tensor) -> None:
-        """Only these completions (ascending numbers among the present ones) go on."""
+        """Keep only these completions (ascending numbers among the present ones)."""
         self.positions = self.positions[going]
         self.select_in_cache(going)

@@ -32,10 +32,13 @@ from sage_rlvr.models.sampler import logits_at, pad_right
 
 @dataclass(frozen=True)
 class TokenScores:
-    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph with `entropy_grad`, or
-    None; log_probs (B, T, V) of every next token, in graph as the logps, or None; from the engine they are `Laws` where the tensor
-    would be larger than `laws.NUMBERS`. hidden (B, T, C) float32, the last hidden states that predict each token, detached, or
-    None. `score` makes it; the loop's updates, references and metrics read it.
+    """Scores of given tokens. `score` makes it; the loop's updates, references and metrics read it.
+
+    logps      (B, T), in the graph if gradients are on
+    entropies  (B, T) in nats, in the graph with `entropy_grad`, or None
+    log_probs  (B, T, V) of every next token, in the graph like the logps, or None; from the engine `Laws` if the tensor
+               would be larger than `laws.NUMBERS`
+    hidden     (B, T, C) float32, the last hidden states that predict each token, detached, or None
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
@@ -55,12 +58,16 @@ def completion_logits(
     *,
     engine: bool = True,
 ) -> Tensor:
-    """Logits (n, V) that predict each counted token, in the order of `mask.nonzero()`.
+    """Return logits (n, V) that predict each counted token, in the order of `mask.nonzero()`.
 
-    engine: False takes the stock path, whose graph several losses may go through, also batched; the engine's graph is freed by
-    its first backward.
-    prompts: P token lists; tokens, mask (B, T), the mask of each completion True up to its end and False after it; owners (B,)
-    the prompt of each completion, ascending. Raises `DataError` for any others.
+    Args:
+        model: the policy.
+        prompts: P token lists.
+        tokens: (B, T).
+        mask: (B, T), of each completion True up to its end and False after it.
+        owners: (B,), the prompt of each completion, ascending. Raises `DataError` for any others.
+        engine: False uses the stock path, whose graph several losses may go through, also batched; the engine's graph is freed by
+            its first backward.
     """
     _check(prompts, tokens, mask, owners)
     if not (engine and engine_scores(model)):
@@ -82,9 +89,9 @@ def score(
     entropy_grad: bool = False,
     hidden: bool = False,
 ) -> TokenScores:
-    """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
+    """Return log-probs of the counted `tokens` (B, T); `log_probs` also asks for those of every next token.
 
-    entropy_grad: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are
+    entropy_grad: entropies in the graph. hidden: also the last hidden states that predict each token. Shapes and errors are
     those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
@@ -118,7 +125,7 @@ def logps_at(
     owners: Tensor,
     temperatures: Sequence[float],
 ) -> dict[float, Tensor]:
-    """`score(...).logps` at several temperatures, from one forward."""
+    """Return `score(...).logps` at several temperatures, from one forward."""
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     if engine_scores(model):
@@ -138,7 +145,7 @@ def distributions(
     owners: Tensor,
     temperature: float = 1.0,
 ) -> Callable[[slice], Tensor]:
-    """The log-probs (m, V) float32 of every next token at a slice of the counted tokens, in the order of `mask.nonzero()`.
+    """Return a function: the log-probs (m, V) float32 of every next token at a slice of the counted tokens (`mask.nonzero()`).
 
     The engine computes them slice by slice; the stock path holds the logits of all counted tokens, in the dtype of the weights.
     """
@@ -153,31 +160,31 @@ def distributions(
 def _by_engine(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
 ) -> tuple[Tensor, Layout, Tensor]:
-    """(lm_head (V, C), layout, the final states (M, C) of its outputs) of a model that `engine_scores`."""
+    """Return (lm_head (V, C), layout, the final states (M, C) of its outputs) of a model that `engine_scores`."""
     net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
     return net.lm_head, layout, states(net, layout)
 
 
 def engine_scores(model: PreTrainedModel) -> bool:
-    """Whether the engine scores the model now: in training mode not if it has attention dropout or gradient checkpointing."""
+    """True if the engine scores the model now: in training mode not if it has attention dropout or gradient checkpointing."""
     dropout = getattr(model.config, "attention_dropout", 0.0)
     checkpointed = any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     return supports(model) and not (model.training and (dropout or checkpointed))
 
 
 def _laid(states: Tensor, mask: Tensor) -> Tensor:
-    """states (n, C) at the n counted places of mask (B, T), 0 elsewhere: (B, T, C) float32."""
+    """Return states (n, C) at the n counted places of mask (B, T), 0 elsewhere: (B, T, C) float32."""
     return torch.zeros(*mask.shape, states.shape[1], device=states.device).index_put((mask,), states.float())
 
 
 def on_mask(mask: Tensor, values: Tensor) -> Tensor:
-    """values (n,) at the n counted places of mask (B, T), 0 elsewhere."""
+    """Return values (n,) at the n counted places of mask (B, T), 0 elsewhere."""
     # masked_scatter fills row by row, which is the order of tokens[mask] and of mask.nonzero()
     return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
-    """DataError for what the layouts take for granted: with anything else the numbers would be wrong without an error."""
+    """Raise DataError for input that the layouts do not support: the numbers would be wrong without an error."""
     if tokens.shape != mask.shape or owners.shape != tokens.shape[:1] or mask.dtype != torch.bool:
         raise DataError(
             f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: "
@@ -203,7 +210,7 @@ def _padded(
     owners: Tensor,
     hidden: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The stock path: logits (n, V) of the counted tokens, and the hidden states (n, C) that predict them, detached, or None."""
+    """Return logits (n, V) of the counted tokens on the stock path, and the hidden states (n, C) that predict them, or None."""
     device, row = tokens.device, mask.nonzero()[:, 0]
     lengths = mask.sum(1).tolist()
     whole = [

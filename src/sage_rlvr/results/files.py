@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.evaluation.record import Record, load_record, record_path
+from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.evaluation.store import is_store
-from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
-from sage_rlvr.results.sources import State, TrainingRun
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 from sage_rlvr.safe_io import read_json, read_text, understood
+from sage_rlvr.verdicts.design import BASE, Arm, Design, Envelope, questions_of
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.sources import State, TrainingRun
 
 TAKES = (
     "Valid paths are files of rows (docs/reference/rows.md), folders of `sage-rlvr demo` or `sweep` (with runs/ and "
-    "evaluations/), run directories (run.json), records (.npz), sample stores (store.sqlite) and folders with a summary.json; "
+    "evaluations/), run directories (run.json), records (.npz), sample stores (store.json) and folders with a summary.json; "
     "NAME=PATH[,PATH...] sets the name of an arm."
 )
-PARTS = ("runs", "evaluations", RECORD, "store.sqlite", "summary.json")
+PARTS = ("runs", "evaluations", RECORD, "store.json", "summary.json")
 SHOWN = 6
 AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
@@ -187,7 +188,7 @@ def check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """The next step for a file without results: sweep a design, train a recipe, pass the folder."""
-    if path.name in (RECORD, "design.json", "summary.json", "store.sqlite"):
+    if path.name in (RECORD, "design.json", "summary.json", "store.json"):
         return f"; pass its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""

@@ -1,7 +1,7 @@
 """probabilities.npz beside summary.json: the probability of a right completion on every problem, from which every pass@k, at each
 temperature and of each mixture, can be computed again when the records are gone.
 
-    names       JSON: [[arm, training seed], ...] of the main task; the uniform guesser is an arm at temperature 1
+    names       JSON: [[arm, training seed], ...] of the main task; guessers are arms at temperature 1
     places      (N,) for each evaluated problem its column, since a problem that was drawn twice is stored once
     t0, p0 ...  temperatures (T,) and probabilities (T, columns) of the first name, and so on; float16, whose rounding moves a mean
                 pass@256 by about 1e-5
@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.results.baselines import GUESSER, always_allowed
-from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.safe_io import read_npz, understood
-from sage_rlvr.stats.mixture import Table
+from sage_rlvr.verdicts.baselines import always_allowed
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.stats.mixture import Table
 
 NAME = "probabilities.npz"
 Kept = dict[tuple[str, int], dict[float, np.ndarray]]
@@ -34,8 +34,8 @@ def save_probabilities(results: Results, folder: Path) -> Path | None:
     for arm, rows in sorted(main.by_arm().items()):
         policies |= {(arm, seed): run.p for seed, run in rows.runs.items()}
     base = main.where(arm=results.home or "")
-    if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
-        policies[GUESSER, 0] = guesser
+    allowed = always_allowed(base, results.base_record)
+    policies |= {(name, 0): table for name, table in allowed.items() if (name, 0) not in policies}
     _, columns, places = np.unique(np.array(main.rows[0].problems), return_index=True, return_inverse=True)
     arrays = {"names": np.array(json.dumps(list(policies))), "places": places.astype(np.int32)}
     for i, table in enumerate(policies.values()):

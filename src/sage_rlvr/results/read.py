@@ -1,124 +1,75 @@
-"""`Results.read(*paths)`: the only code that opens result folders. Does not import torch.
+"""`read_results(*paths)`: the only code that opens result folders. Does not import torch.
 
 A path is the folder of a sweep or demo, a run directory, a record (.npz), a sample store, a folder with only a summary.json, or a
-file of rows that a reader knows (`results.readers`). NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
+file of rows that a reader knows (`verdicts.readers`). NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.chance import KEY, chance_of_record, chance_of_store
+from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
 from sage_rlvr.evaluation.judged import problems_in, reasons_of
-from sage_rlvr.evaluation.kl import TokenKl, kls_in
-from sage_rlvr.evaluation.record import Record
-from sage_rlvr.evaluation.store import Identity
-from sage_rlvr.results.design import Design
+from sage_rlvr.evaluation.kl import kls_in
+from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.results.discover import Sources, gather
-from sage_rlvr.results.exact_kl import notes_on_bases
-from sage_rlvr.results.measurements import Measurement, Measurements, SampledMeasurement, exact_rows
-from sage_rlvr.results.pairs import notes_of_pairs
-from sage_rlvr.results.readers import Choice
-from sage_rlvr.results.row_counts import measurements_of_rows, with_fields_of_rows
-from sage_rlvr.results.sources import GivenRows, Runs, Store
 from sage_rlvr.safe_io import understood
-from sage_rlvr.stats.budget import check_budget
-from sage_rlvr.tasks.chance import Chance, chance_of_tree
+from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
+from sage_rlvr.verdicts.design import Design
+from sage_rlvr.verdicts.exact_kl import notes_on_bases
+from sage_rlvr.verdicts.measurements import ExactMeasurement, Measurement, Measurements, SampledMeasurement
+from sage_rlvr.verdicts.pairs import notes_of_pairs
+from sage_rlvr.verdicts.readers import Choice
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.results import K, Results
+from sage_rlvr.verdicts.row_counts import measurements_of_rows, with_fields_of_rows
+from sage_rlvr.verdicts.sources import Store
+from sage_rlvr.verdicts.stats.budget import check_budget
+from sage_rlvr.verdicts.stats.frontier import frontier
+from sage_rlvr.verdicts.stats.support import reachable, success_probability
 
-K = 256
-NOTHING: Measurements[Measurement] = Measurements()
 
+def read_results(
+    *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None,
+    choice: Choice | None = None,
+) -> Results:  # fmt: skip
+    """Read all paths.
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Results:
-    """All results of the paths, read once.
+    Args:
+        *paths: See the head of this module.
+        split: Which records; by default those of the sweep's split, else test.
+        k: The largest k; by default the largest that all allow, at most 256.
+        apart: Whether every path is a separate arm and the first is the control (`compare`).
+        samples: Use only the first this many samples of each problem of a store or a file of rows.
+        choice: What stands for correct in a file of rows.
 
-    table: the measurements. records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by
-    (arm, seed). given: files of rows. chances: task -> its chance floor. starts: arm -> the arms whose every run was trained from
-    its weights. k: the largest k. samples: only the first so many samples of a problem were read. stored: the summary.json of a
-    folder without other results. failed: what is read before any result, such as what more than half of the samples of a policy
-    failed by; notes: what was left out and why, a sentence each."""
-
-    design: Design
-    table: Measurements[Measurement] = NOTHING
-    records: Mapping[tuple[str, int, str], Record] = field(default_factory=dict)
-    runs: Runs = field(default_factory=dict)
-    given: Sequence[GivenRows] = ()
-    chances: Mapping[str, Chance | None] = field(default_factory=dict)
-    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    k: int = K
-    samples: int | None = None
-    stored: Mapping[str, Any] | None = None
-    stored_in: Path | None = None
-    failed: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    sources: Sequence[str] = ()
-
-    @classmethod
-    def read(
-        cls, *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None,
-        choice: Choice | None = None,
-    ) -> Results:  # fmt: skip
-        """Read all paths. split: by default the sweep's split, else test. apart: every path is a separate arm and the first is the
-        control (`compare`). samples: use only the first this many samples of each problem of a store or a file of rows. choice:
-        what stands for correct in a file of rows."""
-        if k is not None and k < 1:
-            raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
-        words = list(map(str, paths))
-        sources = gather(words, split=split, apart=apart, choice=choice or Choice())
-        if sources.stored is not None:
-            k = _k_of_summary(sources, k)
-        sampled, notes, grave = _sampled(sources, samples, choice or Choice(), strict=apart)
-        if k is None:
-            k = K if sources.records else min([K, *(one.n for one in sampled)])
-        table: Measurements[Measurement] = Measurements((*exact_rows(sources.records, sources.design, k), *sampled))
-        notes = [*sources.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(sources.design, table.exact())]
-        return cls(
-            design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
-            chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
-            samples=samples, stored=sources.stored, stored_in=sources.stored_in,
-            failed=[*grave, *_failed(sampled)] if sources.stored is None else list(sources.stored.get("failed", ())),
-            notes=list(dict.fromkeys(notes)), sources=words,
-        )  # fmt: skip
-
-    def believed(self) -> AbstractContextManager[None]:
-        """Context manager for code that reads a stored summary: a missing key or a wrong type in that file raises DataError with
-        its path. Without a stored summary nothing is caught."""
-        return nullcontext() if self.stored_in is None else understood(self.stored_in)
-
-    @property
-    def home(self) -> str | None:
-        """The base, if it has an exact record of the main task."""
-        return None if self.base_record is None else self.design.base
-
-    @property
-    def base_record(self) -> Record | None:
-        """The exact record of the base on the main task."""
-        return self.records.get((self.design.base or "", 0, ""))
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Tasks with exact records, the main task "" first, then tasks of samples."""
-        return tuple(dict.fromkeys([*sorted(self.table.exact().tasks), *self.table.sampled().tasks]))
-
-    @property
-    def several(self) -> bool:
-        """Whether an arm has several training seeds; comparisons are then about methods."""
-        exact, sampled = self.table.exact().policies(), self.table.sampled().policies()
-        return any(len(rows.rows) > 1 for rows in (*exact.values(), *sampled.values()))
-
-    @property
-    def sampled_only(self) -> bool:
-        """Whether arms that were passed separately are compared by samples and nothing else, so that `results.verdict` has the
-        answer."""
-        arms = {row.arm for row in self.table.rows}
-        return self.design.every and not self.records and self.stored is None and len(arms) > 1
+    Raises:
+        DataError: For a path that is nothing, and for evaluations that cannot be compared.
+    """
+    if k is not None and k < 1:
+        raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
+    words = list(map(str, paths))
+    sources = gather(words, split=split, apart=apart, choice=choice or Choice())
+    if sources.stored is not None:
+        k = _k_of_summary(sources, k)
+    sampled, notes, grave = _sampled(sources, samples, choice or Choice(), strict=apart)
+    if k is None:
+        sizes = [one.n for one in sampled]  # arms passed apart are compared on every task and temperature up to its own n
+        k = K if sources.records or not sizes else min(K, (max if apart else min)(sizes))
+    table: Measurements[Measurement] = Measurements((*exact_rows(sources.records, sources.design, k), *sampled))
+    notes = [*sources.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(sources.design, table.exact())]
+    return Results(
+        design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
+        chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
+        samples=samples, stored=sources.stored, stored_in=sources.stored_in,
+        failed=[*grave, *_failed(sampled)] if sources.stored is None else list(sources.stored.get("failed", ())),
+        notes=list(dict.fromkeys(notes)), sources=words,
+    )  # fmt: skip
 
 
 def digest_of(weights: str) -> str:
@@ -128,6 +79,22 @@ def digest_of(weights: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------------------
 # what is read of sources
+
+
+def exact_rows(records: Mapping[tuple[str, int, str], Record], design: Design, k: int) -> list[ExactMeasurement]:
+    """The rows of all exact records, by (arm, training seed, task); those of an arm by seed and temperature."""
+    rows = []
+    for (arm, seed, task), record in sorted(records.items(), key=lambda item: item[0][1]):
+        values = {t: success_probability(logps) for t, logps in record.logps.items()}
+        problems = tuple(map(str, record.meta["problem_ids"]))
+        for point in frontier(values, k):
+            t = point.temperature
+            row = ExactMeasurement(
+                arm=arm, seed=seed, task=task, temperature=t, problems=problems, values=values[t], logps=record.logps[t],
+                point=point, distinct=float(np.mean(reachable(record.logps[t], k))), for_all_seeds=arm == design.base,
+            )  # fmt: skip
+            rows.append(row)
+    return rows
 
 
 def _k_of_summary(sources: Sources, k: int | None) -> int:
@@ -211,7 +178,7 @@ def _sampled(
 def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> SampledMeasurement | None:
     """The measurement of a store; None for a store without samples. notes: gains a sentence on an incomplete store."""
     path = store.path
-    with store.open() as opened:
+    with SampleStore.open(path) as opened:
         counts, identity = opened.counts(n, check=strict), opened.identity.tree()
         chance = chance_of_store(opened.facts(), counts.problems)
         reasons = reasons_of(opened, n)
@@ -233,21 +200,21 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
     return SampledMeasurement(
         arm=store.arm, seed=store.seed, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), values=counts.right, n=many[0], path=path, store=store, identity=identity, chance=chance,
-        reasons=reasons, failed=failed, kls=kls,
+        reasons=reasons.counted, failed=failed, kls=kls,
     )  # fmt: skip
 
 
-def _kls(store: Store, identity: Identity, notes: list[str]) -> dict[str, TokenKl]:
-    """Revision of a base -> the exact KL to it. notes: gains a sentence on a file of other weights or problems."""
+def _kls(store: Store, identity: Identity, notes: list[str]) -> dict[str, float]:
+    """Revision of a base -> the exact KL to it, nats per token. notes: gains a sentence on a file of other weights or problems."""
     kls = kls_in(store.path)
     of = (identity.revision, identity.task_hash, float(identity.decoding["temperature"]))
     stale = [path for path, kl in kls.items() if tuple(map(kl.about.get, ("policy_revision", "task_hash", "temperature"))) != of]
     notes += [f"{store.arm}: {path} is of other weights or problems than the store and is left out." for path in stale]
-    return {str(kl.about["base_revision"]): kl for path, kl in kls.items() if path not in stale}
+    return {str(kl.about["base_revision"]): kl.per_token for path, kl in kls.items() if path not in stale}
 
 
 def _failed(sampled: Iterable[SampledMeasurement]) -> list[str]:
-    """What more than half of the samples failed by, with the name of the policy."""
+    """Reasons why more than half of the samples failed, with the name of the policy."""
     return [f"{one.name}, {one.task}: {sentence}" for one in sampled for sentence in one.failed]
 
 

@@ -14,10 +14,13 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.row_counts import labeled_tables
-from sage_rlvr.results.sources import GivenRows, GivenTable
+from sage_rlvr.verdicts.readers import AnswerKey
+from sage_rlvr.verdicts.row_counts import labeled_tables
+from sage_rlvr.verdicts.sources import GivenRows, GivenTable
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.exact import canonical
 from sage_rlvr.verifiers.golds import gold_of
+from sage_rlvr.verifiers.rewards import MathReward
 
 SHOWN = 10
 TAIL = 80  # characters of a completion that are shown
@@ -69,7 +72,7 @@ class Rejudged:
         return sum(self.counts.values()) - self.undecided
 
     def tree(self) -> dict[str, object]:
-        """As JSON, by docs/reference/verdict.schema.json."""
+        """Return the tree for JSON, by docs/reference/verdict.schema.json."""
         return {
             "name": self.name, "decided": self.decided, "only_file": self.only_file, "only_verifier": self.only_verifier,
             "undecided": self.undecided, "pass1_file": self.pass1[0], "pass1_verifier": self.pass1[1],
@@ -81,6 +84,17 @@ def rejudge(given: Sequence[GivenRows], judge: JudgeTexts) -> list[Rejudged]:
     if not given:
         raise DataError("--verify: only for files of rows; `sage-rlvr eval ... --rejudge` judges the samples of a store again")
     return [_rejudged(one, judge) for one in labeled_tables(given)]
+
+
+def key_of_answers(answer_in: str) -> AnswerKey:
+    """A text to its answer as the mathematics verifier reads it there, numbers as exact fractions."""
+    reward = MathReward(answer_in=answer_in)  # type: ignore[arg-type]
+
+    def key(text: str) -> str | None:
+        answer = reward.answer_key({}, text)
+        return None if answer is None else canonical(answer)
+
+    return key
 
 
 def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:

@@ -1,4 +1,4 @@
-"""The numbers of a folder as strict JSON, for summary.json and for all tables.
+"""The numbers of a folder as strict JSON, for summary.json, all tables and the page (`details` adds what only the page shows).
 
 Every arm has its mean over training seeds with Student's interval; for one seed the interval is over problems (`share_interval`).
 """
@@ -13,34 +13,37 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.evaluation.record import Record
-from sage_rlvr.results.design import BASE, Arm, Design
-from sage_rlvr.results.exact_kl import exact_kls_of_main
-from sage_rlvr.results.findings import Findings
-from sage_rlvr.results.measurements import ExactMeasurements, Measurements, PolicyKey, SampledMeasurement, in_order
-from sage_rlvr.results.metric import PAPER, REFERENCE
-from sage_rlvr.results.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
-from sage_rlvr.results.pairs import Arms
-from sage_rlvr.results.read import Results
-from sage_rlvr.results.sentences import state
-from sage_rlvr.results.sources import TrainingRun, by_arm
-from sage_rlvr.results.summary_io import FORMAT, plain, row_tree
-from sage_rlvr.results.verdict_json import tree
-from sage_rlvr.stats.frontier import gap_to_frontier
-from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import powers
-from sage_rlvr.stats.tempered import tempered
+from sage_rlvr.results.details import training
+from sage_rlvr.results.runs_text import nothing, state
+from sage_rlvr.results.tables import evaluated
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.chance import KEY
+from sage_rlvr.verdicts.design import BASE, Arm, Design
+from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
+from sage_rlvr.verdicts.findings import Findings
+from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements, PolicyKey, SampledMeasurement, in_order
+from sage_rlvr.verdicts.metric import PAPER, REFERENCE
+from sage_rlvr.verdicts.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
+from sage_rlvr.verdicts.pairs import Arms
+from sage_rlvr.verdicts.record import Record
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.sources import TrainingRun, by_arm
+from sage_rlvr.verdicts.stats.frontier import gap_to_frontier
+from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
+from sage_rlvr.verdicts.stats.passk import powers
+from sage_rlvr.verdicts.stats.tempered import tempered
+from sage_rlvr.verdicts.summary_io import FORMAT, plain, row_tree
+from sage_rlvr.verdicts.verdict_json import tree
 from sage_rlvr.verifiers.reasons import Reasons
 
 
 def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     """All numbers of a folder. A stored summary is returned with its rows corrected again."""
     if results.stored is not None:
-        return {**results.stored, "rows": [row_tree(row) for row in findings.rows]}
+        return _stored(results, findings, results.stored)
     design, runs, k, ks = results.design, results.runs, results.k, shown_ks(results.k)
     exact = results.table.exact()
-    curves = curves_of(results.table, k, results.several)
+    curves = curves_of(results.table, k, results.fixed)
     arms = exact.where(task="").by_arm()
     base = arms.get(results.home or "")
     numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
@@ -69,6 +72,10 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     summary["relabelled"] = findings.relabelled
     if results.sampled_only:
         summary["verdicts"] = tree(findings.verdicts, results.given, [*results.failed, *results.notes])
+        for of_verdict, verdict in zip(summary["verdicts"]["verdicts"], findings.verdicts, strict=True):
+            of_verdict["curves"] = {}
+            for side, scores in (("control", verdict.b), ("arm", verdict.a)):
+                of_verdict["curves"][side] = _trees({k: scores.interval(k) for k in powers(verdict.a.n or 1)})
     summary["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     summary["left_out"] = list(results.notes)
     summary["failed"] = list(results.failed)
@@ -80,11 +87,41 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
         if not wanted["complete"]:
             arm, seed = design.called(wanted["arm"]), wanted["seed"]
             summary["not_run"].append(f"{arm} s{seed}: {state(runs[arm, seed])}")
-    return dict(plain(summary))
+    return dict(plain(summary | _told(results, findings, summary)))
+
+
+def _stored(results: Results, findings: Findings, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored summary beside other results, if there are any: it keeps what these lack."""
+    summary = {**stored, "rows": [row_tree(row) for row in findings.rows]}
+    summary["left_out"] = list(dict.fromkeys([*results.notes, *stored["left_out"]]))
+    alone = not results.table.rows
+    for name, value in plain(_told(results, findings, summary)).items():
+        if name not in stored or (value and not alone):
+            summary[name] = value
+    return summary
+
+
+def _told(results: Results, findings: Findings, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer in words, and what was run."""
+    design, rows, exact = results.design, findings.rows, evaluated(summary)
+    trained = training.in_order(results.runs, design)
+    scored = {(row.arm, row.seed) for row in results.table.rows if row.is_main}
+    configs = training.configs_of(trained)
+    return {
+        "answer": sentences.paragraphs(rows, results, findings.verdicts) if rows else [nothing(results)],
+        "baseline": design.base or next(iter(exact), ""),
+        "starts": results.starts,
+        "swept": bool(design.facts),
+        "runs_wanted": len(design.facts.get("runs", ())) or len(summary["arms"]) * len(summary["seeds"]),
+        "states": training.states(trained, results.runs, scored),
+        "run_versions": training.versions(trained),
+        "learning": training.learning(configs, [name for name, row in exact.items() if len(row["seeds"]) > 1]),
+        "grids": training.grids(configs),
+    }
 
 
 def _design_facts(results: Results, findings: Findings, ks: Sequence[int]) -> dict[str, Any]:
-    """What the design asks, what was evaluated, and the model."""
+    """Facts on the design: its questions, the evaluations, and the model."""
     design, facts = results.design, results.design.facts
     control = design.arm(design.control or "")
     summary: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
@@ -275,7 +312,7 @@ def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Cu
         label = name if unique else f"{name} at T = {temperature:g}"
         row = {"label": label, "policy": name, "task": task, "n": curve.n}
         row |= {"temperature": temperature, "problems": curve.problems, "seeds": curve.seeds}
-        row |= Reasons.sum(one.reasons for one in policies[name, task, temperature].rows).fractions()
+        row |= Reasons.sum(Reasons(one.reasons) for one in policies[name, task, temperature].rows).fractions()
         row["pass"] = _trees(curve.passes)
         row["pass_by_seed"] = _by_seed(curve, list(curve.passes))
         out.append(row)

@@ -9,15 +9,14 @@ from functools import partial
 from typing import Any
 
 from sage_rlvr.escaping import escaped
-from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.results.metric import FEW, Metric
-from sage_rlvr.results.row import Row
-from sage_rlvr.results.row_text import grouped, view
-from sage_rlvr.results.sentences import chip
-from sage_rlvr.stats.comparison import FEWEST_SEEDS
-from sage_rlvr.stats.intervals import Interval
-from sage_rlvr.stats.samples.clusters import CLUSTERS
-from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance, chance_of_tree
+from sage_rlvr.verdicts.chance import BELOW, KEY, UNKNOWN, Chance, chance_of_tree
+from sage_rlvr.verdicts.metric import FEW, Metric
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.row_text import grouped, view
+from sage_rlvr.verdicts.sentences import chip
+from sage_rlvr.verdicts.stats.intervals import Interval
+from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, SEEDS
+from sage_rlvr.verdicts.stats.samples.clusters import CLUSTERS
 
 NOT_RUN, SAMPLED = "not run", "sampled"
 SAMPLES = "sampled: evaluated only by samples; see \"From samples\"."
@@ -28,6 +27,8 @@ CHIPS = (
     f"Each cell: outcome for the arm of the row, difference, 95 % interval and, if not significant, the detectable difference. "
     f"{NONE}: not compared."
 )
+SHOWN = (1, FEW, 32, 64)
+"""The k of a table from samples, besides the largest."""
 ROOM = (
     "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their best mixture over arms and "
     "temperatures; beyond their highest pass@1, their highest pass@k. Per completion: a random choice for each completion, with "
@@ -36,6 +37,17 @@ ROOM = (
     "Log odds: the gain over the baselines.",
 )
 Columns = dict[str, Callable[[Any], str]]
+TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
+    "reward/mean": ("Reward", "mean reward"),
+    "kl/to_reference": ("Raw KL to the reference", "nats per token"),
+    "kl/to_anchor": ("KL to the shaped reference", "nats per token"),
+    "policy/entropy": ("Policy entropy", "nats per token"),
+    "guide/q_mean": ("Mean of q", "mean over tokens"),
+    "guide/active_frac": ("Tokens with q other than 1", "share of tokens"),
+    "reward/zero_variance_frac": ("Zero-variance groups", "share of groups"),
+    "optimizer/grad_norm": ("Gradient norm", "before clipping"),
+}
+"""The logged metrics that summary.json keeps step by step and the page draws."""
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -70,6 +82,12 @@ class Table:
         lines += [line(row, chips) for row in self.rows]
         paragraphs = ["\n".join(lines), *(escaped(note) for note in self.notes)]
         return "\n\n".join(paragraphs)
+
+    def only(self, wanted: Callable[[str], bool]) -> Table:
+        """The table with the columns whose header is wanted."""
+        kept = [i for i, head in enumerate(self.header) if wanted(head)]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return replace(self, header=tuple(self.header[i] for i in kept), rows=rows)
 
     def fitting(self, width: int) -> tuple[Table, tuple[str, ...]]:
         """The columns that fit into a terminal of this width, and the headers of the other columns."""
@@ -128,10 +146,16 @@ def cell(estimate: Interval | Mapping[str, Any] | float | None, digits: int = 3)
     tree = estimate if isinstance(estimate, Mapping) else vars(estimate)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
     text = f"{value:,.{digits}f}"
-    too_few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
+    too_few = tree.get("over", "").startswith(SEEDS) and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
     if too_few or not math.isfinite(high - low):
         return text
     return f"{text}\n{low:.{digits}f}–{high:.{digits}f}"
+
+
+def in_line(estimate: Interval) -> str:
+    """`cell` in one line: "0.099 (0.086–0.114)"."""
+    value, *ends = cell(estimate).split("\n")
+    return " ".join([value, *(f"({text})" for text in ends)])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -211,15 +235,15 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
     return replace(made, rows=(*made.rows, ("chance", *cells)), notes=(*made.notes, note))
 
 
-def samples(summary: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
+def samples(summary: Mapping[str, Any]) -> list[tuple[str, Table]]:
     """pass@k and KL of the sampled policies of each task of a summary, with its title."""
     out = []
     raw = {arm["label"]: arm["kl_raw"] for arm in summary["arms"].values() if "kl_raw" in arm}
     exact = {arm["label"]: arm["kl_exact"] for arm in summary["arms"].values() if "kl_exact" in arm}
-    for task, rows in sampled.items():
+    for task, rows in sampled_apart(summary).items():
         least = min(row["n"] for row in rows)
         chance = chance_in(summary, task)
-        ks = [k for k in (1, FEW) if k < least]
+        ks = [k for k in SHOWN if k < least and all(str(k) in row["pass"] for row in rows)]
         ks.append(least)
         columns: Columns = {"arm": lambda row: row["label"], "problems × samples": _size}
         for k in ks:
@@ -244,7 +268,7 @@ def _size(row: Mapping[str, Any]) -> str:
 
 
 def _interval_note(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the intervals of a table from samples are over."""
+    """The units of the intervals in a table from samples."""
     units = "problems"
     if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows):
         units = "clusters of problems"
@@ -263,7 +287,27 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: base[name] for name in ("pass", "distinct", "frontier")}
     row |= base.get("trained") or {}
     row |= {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
-    return row
+    return row | {"frontier_by_seed": {"0": base["frontier"]}}
+
+
+def evaluated(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Label -> row of every policy with exact scores, the base first."""
+    rows = [] if summary["base"] is None else [base_row(summary["base"])]
+    rows += [row for row in summary["arms"].values() if row["seeds"]]
+    return {row["label"]: row for row in rows}
+
+
+def sampled_apart(summary: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Task -> its sampled policies, for every task with a policy that has no exact scores."""
+    exact, sampled = evaluated(summary), summary.get("sampled", ())  # a stored summary may have none
+    tasks = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in exact)
+    return {task: [row for row in sampled if row["task"] == task] for task in tasks}
+
+
+def control_of(summary: Mapping[str, Any]) -> str:
+    """The name of the control; "" without one."""
+    name: str = summary["arms"].get(summary["control"], {}).get("label", summary["control"])
+    return name
 
 
 def room(summary: Mapping[str, Any]) -> Table | None:

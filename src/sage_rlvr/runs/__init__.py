@@ -1,14 +1,14 @@
 """Run directories: configuration, metrics, checkpoints, and interruption.
 
-Read run_dir.py first (`RunDir`, what a run reads and writes), then record.py (run.json, and when a restart is the same
+Read run_dir.py first (`RunDir`, the files that a run reads and writes), then record.py (run.json, and when a restart is the same
 run), checkpoints.py, files.py (atomic writes) and interrupts.py (stopping after the current step).
 
     run.json               what was run: resolved configuration, versions, git state, platform, processors, warnings
     metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
     checkpoints/step-000050/   safetensors and JSON, MANIFEST.json (sizes and SHA-256) written last
-    lock, lock.owner.json  the operating system's lock, and who holds it
+    lock, lock.owner.json  the operating system's lock, and its holder
 
-Killed at any instant, a run continues from its last complete checkpoint; rows of metrics after it are dropped and made
+Killed at any instant, a run continues from its last complete checkpoint; rows of metrics after it are dropped and computed
 again.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +36,14 @@ _NUMBER = re.compile(r"-(\d+)$")  # of our step-000050 and TRL's checkpoint-50
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint. step: steps that were done. path: its folder. state: what was saved with it."""
+    """A complete checkpoint. step: number of finished steps. path: its folder. state: the plain values saved with it."""
 
     step: int
     path: Path
     state: dict[str, Any] = field(repr=False)
 
     def load(self, group: str) -> dict[str, Tensor]:
-        """The tensors of one group ("model", "optimizer"), on the CPU, bit for bit as they were saved.
+        """Return the tensors of one group ("model", "optimizer"), on the CPU, bit for bit as they were saved.
 
         Raises CheckpointError for an unknown group and for any file that is not safetensors (pickle can run code).
         """
@@ -66,7 +66,10 @@ class Checkpoint:
 
 
 def verify_checkpoint(path: str | Path) -> None:
-    """Compare a checkpoint folder, its number and every file, with its manifest; CheckpointError with the first difference."""
+    """Compare a checkpoint folder, its number and every file, with its manifest.
+
+    Raise CheckpointError with the first difference.
+    """
     path = Path(path)
     if not (path / MANIFEST).exists():
         raise CheckpointError(f"{path}: {MANIFEST} is missing, so the checkpoint was never completed")
@@ -78,13 +81,21 @@ def verify_checkpoint(path: str | Path) -> None:
             f"{path}: its manifest is of step {manifest.get('step')}, so this folder is a copy or was renamed; move it away"
         )
     with understood(path / MANIFEST, CheckpointError):
-        _compare(path, manifest["files"])
+        compare_files(path, manifest["files"], ("*.safetensors", STATE))
 
 
-def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """CheckpointError with the first difference between a folder and the files that its manifest lists."""
-    weights = {file.name for pattern in ("*.safetensors", STATE) for file in path.glob(pattern)}
-    if unlisted := sorted(weights - files.keys()):
+def compare_files(
+    path: Path,
+    files: Mapping[str, Mapping[str, Any]],
+    only: Sequence[str] = (),
+    sha256: Callable[[Path], str] = file_sha256,
+) -> None:
+    """Raise CheckpointError with the first difference between a folder and the files that its manifest lists.
+
+    only: patterns of paths that must not be in the folder unless they are listed. sha256: the hash of a file.
+    """
+    there = {str(file.relative_to(path)) for pattern in only for file in path.glob(pattern)}
+    if unlisted := sorted(there - files.keys()):
         raise CheckpointError(f"{path / unlisted[0]}: not in the manifest, so it was added later")
     for name, facts in files.items():
         file = path / name
@@ -94,15 +105,19 @@ def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CheckpointError(
                 f"{file}: {file.stat().st_size} bytes, the manifest has {facts['bytes']} (truncated?)"
             )
-        if file_sha256(file) != facts["sha256"]:
-            raise CheckpointError(f"{file}: its SHA-256 differs from the manifest, so the content was changed or damaged")
+        if (found := sha256(file)) != facts["sha256"]:
+            raise CheckpointError(
+                f"{file}: its SHA-256 is {found}, the manifest has {facts['sha256']}, so the content was changed or damaged"
+            )
 
 
 def newest_complete(checkpoints: Sequence[Path], in_place: bool = False) -> Path | None:
-    """The newest whole checkpoint of `checkpoints`, oldest first; None where there is none.
+    """Return the newest complete checkpoint of `checkpoints`, oldest first; None if there is none.
 
-    in_place: whether they are written where they lie, so that a kill leaves one without a manifest, which then was never one.
-    A damaged one warns. CheckpointError where there are such and none is whole.
+    A damaged one warns. Raise CheckpointError if there are some and all are damaged.
+
+    in_place: True if they are written without a temporary folder, so that a kill leaves one without a manifest, which does not
+    count.
     """
     reasons = []
     for path in reversed(checkpoints):
@@ -120,17 +135,23 @@ def newest_complete(checkpoints: Sequence[Path], in_place: bool = False) -> Path
     return None
 
 
-def seal(folder: Path, **facts: int) -> None:
-    """Write the manifest of a folder's files, synced to the disk, for `verify_checkpoint`."""
+def seal(folder: Path, but: Sequence[str] = (), **facts: int | str) -> None:
+    """Write the manifest of a folder's files, synced to the disk. but: names of files that may change later."""
+    files = {name: known for name, known in sealed_files(folder).items() if name not in but}
+    write_json_atomic(folder / MANIFEST, {"format": FORMAT, **facts, "files": files})
+
+
+def sealed_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Sync the files of a folder to the disk; return relative path -> SHA-256 and size in bytes of each, for `compare_files`."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST):
         sync_file(path)
         files[str(path.relative_to(folder))] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-    write_json_atomic(folder / MANIFEST, {"format": FORMAT, **facts, "files": files})
+    return files
 
 
 def _own_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """CPU, contiguous, no two sharing memory: what safetensors can write. Tied weights are written twice, equal."""
+    """Return tensors that safetensors can write: CPU, contiguous, no two sharing memory. Tied weights are written twice, equal."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():
@@ -149,7 +170,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def steps_in(folder: Path) -> dict[Path, int]:
-    """Path -> steps of every checkpoint in a folder, valid or not, oldest first."""
+    """Return path -> steps of every checkpoint in a folder, valid or not, oldest first."""
     steps = {path: int(match[1]) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))}
     return dict(sorted(steps.items(), key=lambda one: one[1]))
 
@@ -162,8 +183,10 @@ def save_checkpoint(
     keep: int,
     metrics_rows: int = 0,
 ) -> Path:
-    """Write a checkpoint and verify it; then remove all older ones except the newest `keep` - 1. Raises CheckpointError on
-    failure."""
+    """Write a checkpoint and verify it.
+
+    Then remove all older ones except the newest `keep` - 1. Raise CheckpointError on failure.
+    """
     groups = {name: _own_storage(group) for name, group in tensors.items()}
     text = to_json(state, f"checkpoint state at step {step}")
     needed = len(text) + sum(t.nbytes + 128 for group in groups.values() for t in group.values())
@@ -181,7 +204,10 @@ def save_checkpoint(
 
 
 def metrics_rows(folder: Path, step: int) -> int | None:
-    """Rows of metrics when the checkpoint of `step` was written; None where there is no such checkpoint, or it does not say."""
+    """Return the number of metrics rows at the checkpoint of `step`.
+
+    None if there is no such checkpoint, or it does not record them.
+    """
     manifest = folder / f"step-{step:06d}" / MANIFEST
     count = read_json(manifest, error=CheckpointError).get("metrics_rows") if manifest.is_file() else None
     return count if type(count) is int and count >= 0 else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import hashlib
 import json
 import math
@@ -28,24 +27,24 @@ METRICS = "metrics.jsonl"  # of a run: a line per step
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a regular file's bytes."""
+    """Return the hexadecimal SHA-256 of a regular file's bytes."""
     with opened(path, 1 << 60) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path in the folder of `path`; the file replaces `path` if the block succeeds. A reader, or a kill at any time,
-    finds the old or the new file. Temporary files of killed writers are removed. A missing folder is created. Raises ConfigError if
-    `path` is a device or a pipe.
+def replacing(path: str | Path, within: Path | None = None, synced: bool = True) -> Iterator[Path]:
+    """A temporary path in the folder `within`, by default that of `path`; the file replaces `path` if the block succeeds. A reader,
+    or a kill at any time, finds the old or the new file. Temporary files of killed writers are removed, missing folders created.
+    synced: the new name is kept through a power cut too. Raises ConfigError if `path` is a device or a pipe.
     """
     path = Path(path)
+    within = path.parent if within is None else within
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ConfigError(f"{path}: a device or a pipe, which a file would replace; pass the path of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
-        _remove_dead(left)
-    temporary, held = _locked_temporary(path)
+    for folder in (path.parent, within):
+        folder.mkdir(parents=True, exist_ok=True)
+    temporary, held = _locked_temporary(within / path.name)
     try:
         yield temporary
         sync_file(temporary)
@@ -57,11 +56,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
         os.close(held)
-    sync_folder(path.parent)
+    if synced:
+        sync_folder(path.parent)
 
 
 def _locked_temporary(path: Path) -> tuple[Path, int]:
-    """A new file beside `path` and its descriptor, locked while this process lives; see `_remove_dead`."""
+    """Return a new file next to `path` and its descriptor, locked while this process lives; those of dead writers are removed."""
+    for left in os.listdir(path.parent):
+        if left.startswith(".tmp-") and left[13:] == f"-{path.name}":
+            _remove_dead(path.with_name(left))
     while True:
         temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
         held = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
@@ -73,7 +76,7 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
 
 
 def _remove_dead(temporary: Path) -> None:
-    """Remove what `replacing` was writing in a process that is gone: its lock ended with it. A live writer's stays."""
+    """Remove a temporary file of a process that has ended: its lock ended with it. A live writer's stays."""
     with contextlib.suppress(OSError):  # gone by now, of another user, no file, held by a live writer, or no locks here
         held = os.open(temporary, os.O_RDWR)
         try:
@@ -83,16 +86,41 @@ def _remove_dead(temporary: Path) -> None:
             os.close(held)
 
 
+def create_whole(path: Path, content: bytes) -> bool:
+    """Create a file with this content; if it exists, change nothing and return False. A kill at any time leaves no part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, held = _locked_temporary(path)
+    try:
+        temporary.write_bytes(content)
+        sync_file(temporary)
+        try:
+            os.link(temporary, path)  # fails if the file exists, as a rename would not
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(held)
+    sync_folder(path.parent)
+    return True
+
+
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """An empty temporary folder that replaces `folder` if the block succeeds. After a kill in between, `sweep` restores the former
-    folder.
+    """Yield an empty temporary folder that replaces `folder` if the block succeeds.
+
+    After a kill in between, `sweep` restores the former folder. Folder and files follow the umask; safetensors would write files
+    that only their owner can read.
     """
     partial, former = folder.with_name(f".tmp-{folder.name}"), folder.with_name(f".old-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         yield partial
+        for file in partial.rglob("*"):
+            if file.is_file() and not file.is_symlink():
+                file.chmod(partial.stat().st_mode & 0o666)
         if folder.exists():
             shutil.rmtree(former, ignore_errors=True)
             folder.rename(former)
@@ -106,7 +134,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a kill left behind in a folder; what had been moved aside while it was being replaced comes back."""
+    """Remove leftovers of a kill from a folder; a folder that was being replaced is restored."""
     for path in folder.glob(".old-*"):
         home = folder / path.name.removeprefix(".old-")  # of ".old-" the folder itself, which is there
         if home.exists():
@@ -118,28 +146,28 @@ def sweep(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """A folder with what is in it, a file, or a link and not what it leads to."""
+    """Remove a folder with its content, a file, or a link without its target."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def write_bytes_atomic(path: str | Path, content: bytes) -> None:
-    """Replace a file's bytes whole."""
+    """Replace a file's bytes atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text_atomic(path: str | Path, text: str) -> None:
-    """Replace a file's text whole; UTF-8, line ends as they are."""
+    """Replace a file's text atomically; UTF-8, line ends unchanged."""
     write_bytes_atomic(path, text.encode("utf-8"))
 
 
 def write_json_atomic(path: str | Path, value: Any) -> None:
-    """`write_text_atomic` of strict JSON; raises DataError for NaN, infinity and what JSON has no form for."""
+    """Write strict JSON by `write_text_atomic`; raise DataError for NaN, infinity and values that JSON cannot represent."""
     write_text_atomic(path, to_json(value, str(path), indent=2) + "\n")
 
 
 def to_json(value: Any, what: str, indent: int | None = None) -> str:
-    """Strict JSON of a plain tree; raises DataError with `what` for other values."""
+    """Return strict JSON of a plain tree; raise DataError with `what` for other values."""
     try:
         return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError) as error:
@@ -147,7 +175,7 @@ def to_json(value: Any, what: str, indent: int | None = None) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value as strict JSON: NaN and infinities become the texts "nan", "inf", "-inf"."""
+    """Return a value as strict JSON: NaN and infinities become the texts "nan", "inf", "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
@@ -160,7 +188,7 @@ def jsonable(value: Any) -> Any:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, where the system lets a folder be opened."""
+    """Make renames in a folder durable, if the system lets a folder be opened."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows opens no folders and needs no sync of them
@@ -179,7 +207,7 @@ def sync_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(what: str, path: Path, needed: int) -> Iterator[None]:
-    """Errors of the file system while `what` (about `needed` bytes) is written to `path` become CheckpointErrors."""
+    """Turn errors of the file system into CheckpointErrors while `what` (about `needed` bytes) is written to `path`."""
     try:
         yield
     except Exception as error:
@@ -190,9 +218,9 @@ def writing(what: str, path: Path, needed: int) -> Iterator[None]:
 
 
 def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> CheckpointError | None:
-    """A CheckpointError for an error of the file system (safetensors reports them as text), None for any other.
+    """Return a CheckpointError for an error of the file system (safetensors reports them as text), None for any other.
 
-    what: that was to be written; "" where it may have been read as well. needed: its bytes about, 0 where that is not known.
+    what: the content that was written; "" if it may have been read as well. needed: its approximate bytes, 0 if not known.
     """
     reported = re.search(r"os error (\d+)", str(error))
     code = error.errno if isinstance(error, OSError) else int(reported.group(1)) if reported else None
@@ -208,7 +236,7 @@ def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> Ch
 
 
 def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
-    """(what is full, what is left of it), and the way out."""
+    """Return (what is full, what is left of it), and the next step."""
     if code == errno.EDQUOT:
         return ("the quota of this user is used up", ""), "Free some of it"
     if hasattr(os, "statvfs") and (system := os.statvfs(folder)).f_files and not system.f_favail:
@@ -224,12 +252,12 @@ def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
 LOST = "delete that line to continue without its numbers"
 
 def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
+    """Return the part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
     return {key: value for key, value in row.items() if not key.startswith("time/")}
 
 
 def count_lines(path: Path) -> int:
-    """Whole lines of a file; 0 where there is none."""
+    """Return the number of complete lines of a file; 0 if it does not exist."""
     if not path.exists():
         return 0
     with opened(path) as stream:
@@ -237,15 +265,17 @@ def count_lines(path: Path) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """Of a metric as strict JSON has it: a number, or "nan", "inf", "-inf"."""
+    """Return True for a metric in strict JSON: a number, or "nan", "inf", "-inf"."""
     return isinstance(value, int | float) or value in ("nan", "inf", "-inf")
 
 
 def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
+    """Return the rows of a metrics.jsonl (or of the run directory that contains it); a last line without its end is left out.
 
-    Non-finite numbers come as the texts "nan", "inf", "-inf". resumed: the step that a run goes on from; damaged lines behind the
-    rows of the steps before it are left out, because those rows are computed again. Raises DataError with the damaged line.
+    Non-finite numbers are the texts "nan", "inf", "-inf". Raises DataError with the damaged line.
+
+    resumed: the step that a run continues from; damaged lines after the rows of the steps before it are left out, because those
+    rows are computed again.
     """
     path = Path(path)
     path = path / METRICS if path.is_dir() else path

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 
 class Interrupted(KeyboardInterrupt):
-    """What Ctrl-C raises, by another signal."""
+    """Exception of another signal that acts like Ctrl-C."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -25,8 +25,10 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and a closed terminal raise `Interrupted` as Ctrl-C raises KeyboardInterrupt, so that no child process is left behind
-    and the command prints what is saved. A signal that is ignored (nohup) stays so."""
+    """Make SIGTERM and a closed terminal raise `Interrupted`, as Ctrl-C raises KeyboardInterrupt, while the block runs.
+
+    So no child process is left over and the command prints what is saved. A signal that is ignored (nohup) stays so.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted(number)
@@ -45,20 +47,20 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 class StopFlag:
-    """The first SIGINT or SIGTERM asks for a stop after the current step; a second one ends the process at once.
+    """Flag that the first SIGINT or SIGTERM sets, to stop after the current step; a second one ends the process at once.
 
         with StopFlag() as stop:
             for step in range(steps):
                 ...
                 if stop: save; break
 
-    Truth value: whether a stop was asked for; `received`: by which signal. Off the main thread, where Python allows no
-    handlers, it does nothing. The former handlers come back at the end.
+    Truth value: whether a stop was requested; `received`: by which signal. Off the main thread, where Python allows no
+    handlers, it does nothing. The former handlers are restored at the end.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
     newest: ClassVar[signal.Signals | None] = None
-    """By which signal this process was last asked to stop a run."""
+    """Signal that last requested a stop of a run in this process."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -85,7 +87,7 @@ class StopFlag:
 
     @classmethod
     def exit_code(cls) -> int:
-        """With which a stopped process ends; as after SIGTERM where another rank got the signal."""
+        """Exit code of a stopped process; as after SIGTERM if another rank got the signal."""
         return 128 + (cls.newest or signal.SIGTERM)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

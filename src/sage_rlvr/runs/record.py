@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
 import re
 import subprocess
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,14 +41,14 @@ _BINDING = ("torch", "transformers")  # a resume under other versions of these w
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of the libraries that decide a run's numbers."""
+    """Return versions of Python, of this package and of the libraries that determine a run's numbers."""
     there = installed(_PACKAGES)
     libraries = {name.replace("-", "_"): there.get(name, "not installed") for name in _PACKAGES}
     return {"python": platform.python_version(), **libraries}
 
 
 def installed(names: Sequence[str]) -> dict[str, str]:
-    """Name -> version of those packages that are installed."""
+    """Return name -> version of those packages that are installed."""
     by_name = {}
     for name in names:
         with suppress(PackageNotFoundError):
@@ -54,8 +57,10 @@ def installed(names: Sequence[str]) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Name, model numbers and vector instructions of the processor, on which the last bits of a product depend. On virtual machines
-    different processors often have the same name."""
+    """Return name, model numbers and vector instructions of the processor, on which the last bits of a product depend.
+
+    On virtual machines different processors often have the same name.
+    """
     try:
         return described_processor(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:  # no Linux
@@ -63,7 +68,7 @@ def processor() -> str:
 
 
 def described_processor(text: str) -> str:
-    """The first processor of a file /proc/cpuinfo in a line."""
+    """Return the first processor of a file /proc/cpuinfo in one line."""
     known = {}
     for line in text.strip().partition("\n\n")[0].splitlines():
         name, _, value = line.partition(":")
@@ -74,8 +79,17 @@ def described_processor(text: str) -> str:
     return " ".join([*words, *(name for name in _INSTRUCTIONS if name in able)])
 
 
+@cache
+def code_sha256() -> str:
+    """Return the SHA-256 of this package's Python files, uncommitted changes included: it determines the numbers of one version."""
+    folder, sha = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        sha.update(f"{file.relative_to(folder)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return sha.hexdigest()
+
+
 def git_state() -> dict[str, Any] | None:
-    """{"commit", "changed"} of the source tree this package runs from; None for an installed copy or without git."""
+    """Return {"commit", "changed"} of the source tree this package runs from; None for an installed copy or without git."""
     folder = Path(__file__).resolve().parents[1]
 
     def ask(*words: str) -> str:
@@ -90,12 +104,12 @@ def git_state() -> dict[str, Any] | None:
 
 
 def now() -> str:
-    """The time in UTC to the second, ISO 8601."""
+    """Return the time in UTC to the second, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def differences(old: Any, new: Any, key_path: str = "") -> dict[str, tuple[Any, Any]]:
-    """dotted key path -> (old, new) of every leaf in which two plain trees differ; what one side lacks is "(absent)"."""
+    """Return dotted key path -> (old, new) of every leaf in which two plain trees differ; a missing leaf is "(absent)"."""
     both = (old, new)
     if all(isinstance(tree, list) and all(isinstance(one, dict) for one in tree) for tree in both) and len(old) == len(new):
         old, new = (dict(enumerate(tree)) for tree in both)  # parts in a list, as extras are
@@ -109,23 +123,25 @@ def differences(old: Any, new: Any, key_path: str = "") -> dict[str, tuple[Any, 
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """`differences` of two resolved configurations in what decides a run's numbers.
+    """Return `differences` of two resolved configurations in the keys that determine a run's numbers.
 
-    A key that is null on one side and absent on the other is none: an optional part that is not set is recorded as null, and
-    versions differ in the parts that a method can have.
+    A key that is null on one side and absent on the other is no difference: an optional part that is not set is recorded as null,
+    and versions differ in the parts that a method can have.
     """
     changed = differences(binding(old), binding(new))
     return {key_path: pair for key_path, pair in changed.items() if pair not in ((None, "(absent)"), ("(absent)", None))}
 
 
 def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What run.json says of a run before its first step: recipe, data, versions, git, machine, time."""
+    """Return the content of run.json before a run's first step: recipe, data, versions, git, machine, time."""
     facts = {
         "format": FORMAT,
+        "id": uuid.uuid4().hex,
         "kind": kind,
         "config": config,
         "data": data,
         "versions": versions(),
+        "code": code_sha256(),
         "git": git_state(),
         "platform": platform.platform(),
         "processors": [processor()],  # in the order in which the run was trained on them
@@ -139,7 +155,7 @@ def facts_of(config: Mapping[str, Any], kind: str, data: Mapping[str, Any]) -> d
 
 
 def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
-    """Write run.json, or compare with the one that is there; returns the facts that hold from now on."""
+    """Write run.json, or compare with the existing one; return the facts that hold from now on."""
     file = path / RECORD
     if not file.exists():
         if any((path / "checkpoints").glob("step-*")) or (path / METRICS).exists():
@@ -148,9 +164,13 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
             )
         write_json_atomic(file, new)
         return new
+    old = read_json(file, error=CheckpointError, advice="use another directory")
+    if old.get("format") != FORMAT:  # before the rest, which another format has in another shape
+        raise CheckpointError(
+            f"{file}: format {old.get('format')!r}, made by {made_by(old)}, and this version continues runs of format {FORMAT}; "
+            "continue it with that version, or use another directory"
+        )
     old = read_record(path, _SHAPE, CheckpointError)
-    if old.get("format") != FORMAT:
-        raise CheckpointError(f"{file}: not a run record of format {FORMAT}; use another directory")
     changed, code = _binding_differences(old, new), _code_differences(old, new)
     before, wanted = changed.get("steps", (None, None))
     more = set(changed) == {"steps"} and isinstance(before, int) and wanted > before
@@ -161,7 +181,8 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
             "metrics.jsonl, and a run cannot get shorter, not even with --fork; use another directory (--run) for a shorter run"
         )
     if changed and not (longer or fork):
-        raise ConfigError(_explain(path, changed, _stretched(old["config"]) if more else []))
+        other = f"The run was made by {made_by(old)} and this is {made_by(new)}" if code else ""
+        raise ConfigError(_explain(path, changed, _stretched(old["config"]) if more else [], other))
     if code:
         listed = ", ".join(f"{key_path} {before} -> {now}" for key_path, (before, now) in code.items())
         warnings.warn(
@@ -176,7 +197,7 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
         return facts
     forked = bool(changed) and not longer
     change = {"at": now(), "fork": forked, "changed": {k: list(v) for k, v in (changed | code).items()}}
-    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "git")} | {"processors": processors}
+    facts = old | {key: new[key] for key in ("kind", "config", "data", "versions", "code", "git")} | {"processors": processors}
     facts["changes"] = [*old["changes"], change]
     write_json_atomic(file, facts)
     return facts
@@ -184,23 +205,31 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
 
 _SHAPE: dict[str, tuple[type, ...]] = {
     "config": (dict,), "data": (dict,), "versions": (dict,), "kind": (str,), "changes": (list,),
-    "git": (dict, type(None)), "warnings": (list,), "processors": (list,),
+    "git": (dict, type(None)), "warnings": (list,), "processors": (list,), "id": (str,), "code": (str,),
 }  # fmt: skip
-_OPTIONAL = ("git", "warnings", "processors")
+_OPTIONAL = ("git", "warnings", "processors", "id", "code")
 _WARNING: dict[str, type] = {"kind": str, "step": int, "message": str}
 
 
+def run_id(run: Path) -> str | None:
+    """Return the identity of a run in the manifest of its policy; None if the folder is not a run directory.
+
+    It stays the same if the run is continued, with more steps or as a fork.
+    """
+    return read_record(run).get("id") if is_run(run) else None
+
+
 def is_run(path: Path) -> bool:
-    """Whether this is a run directory."""
+    """Return True if this is a run directory."""
     return (path / RECORD).is_file()
 
 
 def read_record(
     run: Path, needs: Iterable[str] = ("config",), error: type[SageError] = DataError, advice: str = "use another directory"
 ) -> dict[str, Any]:
-    """The run.json of a run directory. needs: what must be there; whatever is there is of its type.
+    """Return the run.json of a run directory, checked. needs: required keys; every existing key has its type.
 
-    Refused otherwise by `error`, with the key: read by all who ask what a run was, so that none of them has to look again.
+    Otherwise raise `error`, with the key. All readers of a run's record use this function, so that none has to check again.
     """
     file = run / RECORD
     facts: dict[str, Any] = read_json(file, error=error, advice=advice)
@@ -237,14 +266,14 @@ def _whole(checkpoint: Path) -> bool:
 
 
 def _steps_there(path: Path) -> int:
-    """Steps that a run directory has, by its whole checkpoints and the rows of its metrics."""
+    """Return the number of steps of a run directory, by its complete checkpoints and the rows of its metrics."""
     saved = [number for checkpoint, number in steps_in(path / "checkpoints").items() if _whole(checkpoint)]
     logged = [int(row["step"]) + 1 for row in read_metrics(path, 0)]
     return max([0, *saved, *logged])
 
 
 def binding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration without the keys that change nothing of a run's numbers."""
+    """Return a resolved configuration without the keys that do not change a run's numbers."""
     return {key: value for key, value in config.items() if key not in UNBOUND}
 
 
@@ -257,7 +286,7 @@ def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, 
 
 
 def _only_moved(key_path: str, pair: tuple[Any, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a difference is that of a file or policy that lies elsewhere, with the same content by the hashes of both records."""
+    """Return True if a difference is only the place of a file or policy, with the same content by the hashes of both records."""
     known = _content(key_path, old)
     if not known or known != _content(key_path, new):
         return False
@@ -268,7 +297,7 @@ def _only_moved(key_path: str, pair: tuple[Any, Any], old: Mapping[str, Any], ne
 
 
 def _content(key_path: str, data: Mapping[str, Any]) -> Any:
-    """The recorded hashes of what a path at a place of the configuration, or a key of the files, stands for; None for no path."""
+    """Return the recorded hashes of a path at a place of the configuration, or of a key of the files; None if it is not a path."""
     if key_path == "model":
         return data.get("model_sha256")
     if key_path == "base_model":
@@ -282,15 +311,30 @@ def _content(key_path: str, data: Mapping[str, Any]) -> Any:
 
 
 def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """This package's version and, where both sides ran from a git tree, its commit: worth a line, not a refusal."""
+    """Return differences of this package's version, the hash of its code and, if the code differs, the commit.
+
+    They cause a warning and an entry in `changes`, never an error.
+    """
     name = "sage_rlvr"
     changed = differences(old["versions"].get(name), new["versions"].get(name), f"versions.{name}")
+    code = differences(old.get("code", "(absent)"), new["code"], "code")
     commits = [(facts.get("git") or {}).get("commit") for facts in (old, new)]
-    return changed | (differences(*commits, "git.commit") if all(commits) else {})
+    return changed | code | (differences(*commits, "git.commit") if code and all(commits) else {})
+
+
+def made_by(facts: Mapping[str, Any]) -> str:
+    """Return the version that made a run, such as "sage-rlvr 0.1.0 (commit 1a2b3c4d)", as far as its record has it."""
+    parts = {name: facts[name] for name in ("versions", "git") if isinstance(facts.get(name), dict)}
+    own, commit = parts.get("versions", {}).get("sage_rlvr"), parts.get("git", {}).get("commit")
+    if own is None:
+        return "an unknown version of sage-rlvr"
+    if commit:
+        return f"sage-rlvr {own} (commit {str(commit)[:8]})"
+    return f"sage-rlvr {own} (code {str(facts['code'])[:8]})" if facts.get("code") else f"sage-rlvr {own}"
 
 
 def _processors(path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The processors that the run was trained on, with this one where steps are left. A warning where the last one was another."""
+    """Return the processors that the run was trained on, with this one if steps are left. Warn if the last one was another."""
     known: list[str] = old.get("processors", [_UNKNOWN])
     here = new["processors"][0]
     if known[-1] == here or len(read_metrics(path, 0)) >= int(new["config"].get("steps", 0)):
@@ -301,9 +345,9 @@ def _processors(path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[st
 
 
 def _stretched(config: Mapping[str, Any]) -> list[str]:
-    """What in a resolved configuration is a function of all its steps, as "optimizer.schedule = linear".
+    """Return the settings of a resolved configuration that depend on the total number of steps, as "optimizer.schedule = linear".
 
-    A run that is given more of them would not end as a run that had them from the start.
+    A run that gets more steps later would not end like a run that had them from the start.
     """
     rate = config.get("optimizer", {}).get("schedule", "constant")
     settings = [] if rate == "constant" else [f"optimizer.schedule = {rate}"]
@@ -319,7 +363,8 @@ def _schedules(tree: Any, key_path: str) -> list[str]:
     return here + [line for key, item in tree.items() for line in _schedules(item, f"{key_path}.{key}")]
 
 
-def _explain(path: Path, changed: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
+def _explain(path: Path, changed: Mapping[str, tuple[Any, Any]], stretched: list[str], other: str) -> str:
+    """Return the message of the error. other: which versions made the run and continue it, "" if the code is the same."""
     lines = "".join(f"\n  {key_path}: {json.dumps(old)} -> {json.dumps(new)}" for key_path, (old, new) in changed.items())
     advice = "Use the recipe of the existing run, or another directory (only more steps would be allowed)"
     if stretched:
@@ -329,4 +374,6 @@ def _explain(path: Path, changed: Mapping[str, tuple[Any, Any]], stretched: list
         )
     elif set(changed) == {"steps"}:
         advice = "A run can get more steps but not fewer; use another directory for a shorter run"
+    elif other:
+        advice = f"{other}: use the recipe of the run with that version, or another directory"
     return f"{path}: this directory contains another run:{lines}\n{advice}; --fork continues it under the new settings."

@@ -65,12 +65,18 @@ class RunDir:
     ) -> RunDir:
         """Create a run directory, or reopen one to continue it.
 
-        config: the resolved configuration as a plain tree (`config.dump`). kind: "train", "sft", "eval". data: further
-        facts a resume must agree on, such as hashes of the model and the problems. fork: continue under a changed
-        configuration, which run.json then records.
-        Raises RunLocked if a running process has locked the directory, ConfigError with every difference if it contains another run
-        (more `steps` alone is allowed where nothing in the recipe is stretched over all of them), CheckpointError when run.json is
-        unreadable.
+        Args:
+            path: the directory.
+            config: the resolved configuration as a plain tree (`config.dump`).
+            kind: "train", "sft", "eval".
+            fork: continue under a changed configuration, which run.json then records.
+            data: further facts a resume must agree on, such as hashes of the model and the problems.
+
+        Raises:
+            RunLocked: a running process has locked the directory.
+            ConfigError: it contains another run; the message has every difference. Only more `steps` are allowed, if nothing in the
+                recipe depends on their total number.
+            CheckpointError: run.json is unreadable.
         """
         path = Path(path)
         made, fresh, locked = not path.exists(), not (path / RECORD).exists(), (path / LOCK).exists()
@@ -91,7 +97,7 @@ class RunDir:
             raise
 
     def close(self, leave: bool = True) -> None:
-        """Release the directory; a second call does nothing. leave: whether the file of the lock stays."""
+        """Release the directory; a second call does nothing. leave: True keeps the file of the lock."""
         if self._lock.is_locked:
             _give_back(self.path, self._lock, leave)
 
@@ -109,7 +115,7 @@ class RunDir:
             _remove_if_empty(self.path)
 
     def _is_untouched(self) -> bool:
-        """Whether this start found no run here and has made nothing."""
+        """Return True if this start found no run here and has made nothing."""
         made = [p for p in self.path.iterdir() if p.name not in (RECORD, LOCK, OWNER)]
         return self._fresh and not any(not p.is_dir() or any(p.iterdir()) for p in made)
 
@@ -118,12 +124,18 @@ class RunDir:
     def save_checkpoint(
         self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], keep: int | None = None
     ) -> Checkpoint:
-        """Write a checkpoint completely or not at all, verify it, then delete older ones beyond `keep`.
+        """Write a checkpoint atomically, verify it, then delete older ones beyond `keep`. The manifest notes the number of metrics
+        rows.
 
-        step: steps that were done. tensors: group -> name -> tensor, one safetensors file per group. state: strict JSON.
-        keep: default checkpoint.keep of the configuration. The manifest notes how many metrics rows there were.
-        Raises CheckpointError (full disk, read-only folder) with the former checkpoints untouched, DataError for a
-        state that JSON cannot hold.
+        Args:
+            step: number of finished steps.
+            tensors: group -> name -> tensor, one safetensors file per group.
+            state: strict JSON.
+            keep: default checkpoint.keep of the configuration.
+
+        Raises:
+            CheckpointError: full disk, read-only folder; the former checkpoints are untouched.
+            DataError: a state that JSON cannot represent.
         """
         rows = 0
         if self.metrics_path.exists():
@@ -133,7 +145,7 @@ class RunDir:
         return Checkpoint(step, home, read_json(home / STATE, error=CheckpointError))
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint; None when there never was one.
+        """Return the newest complete checkpoint; None if there never was one.
 
         Damaged ones are reported (a warning that names file and reason) and skipped; CheckpointError if all are.
         """
@@ -151,7 +163,7 @@ class RunDir:
     def log(self, row: Mapping[str, Any]) -> None:
         """Append one row, flushed to the system. `row["step"]` is the step's number from 0.
 
-        Raises DataError without such a step, CheckpointError when the file cannot be written.
+        Raises DataError without such a step, CheckpointError if the file cannot be written.
         """
         step = row.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
@@ -169,7 +181,7 @@ class RunDir:
         self._look_at_undecided(row)
 
     def _look_at_undecided(self, row: Mapping[str, Any]) -> None:
-        """DataError where no completion was judged in the first steps."""
+        """Raise DataError if no completion was judged in the first steps."""
         share = row.get(UNDECIDED)
         if share is None or BY_POLICY in row:  # the policy pays itself there, and the verifier only watches
             return
@@ -179,15 +191,17 @@ class RunDir:
             raise DataError(f"{self.path}: no completion could be judged in the first {UNJUDGED_STEPS} steps. {UNJUDGED}")
 
     def check_judged(self) -> None:
-        """DataError where a run has ended and not one of its completions could be judged."""
+        """Raise DataError if a run has ended and not one of its completions could be judged."""
         rows = read_metrics(self.path)
         shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
         if shares and all(share == 1 for share in shares):
             raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {UNJUDGED}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
-        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions, of a run's first steps
-        after FIRST_DEAD_STEPS."""
+        """Warn once if DEAD_STEPS steps in a row had no group with both correct and wrong completions.
+
+        Of a run's first steps only after FIRST_DEAD_STEPS.
+        """
         self._dead = self._dead + 1 if row.get("reward/zero_variance_frac") == 1 else 0
         limit = FIRST_DEAD_STEPS if self._dead == row["step"] + 1 else DEAD_STEPS
         if self._dead != limit:
@@ -202,7 +216,7 @@ class RunDir:
         )
 
     def _moved_without_signal(self, row: Mapping[str, Any]) -> str:
-        """What steps without a single advantage did, as the end of a sentence."""
+        """Return the effect of steps without a single advantage, as the end of a sentence."""
         skip = self.facts["config"].get("updates", {}).get("skip_without_signal", "never")
         left_out = skip == "always" or (skip == "at_start" and self._dead == row["step"] + 1)
         signal = 1 - row.get("advantage/no_signal_frac", 1.0)  # above 0 with a loss term or stored answers
@@ -216,7 +230,7 @@ class RunDir:
         )
 
     def warn(self, kind: str, step: int, message: str) -> None:
-        """A UserWarning of step `step`; the first of each kind is stored in run.json for reports."""
+        """Issue a UserWarning of step `step`; the first of each kind is stored in run.json for reports."""
         warnings.warn(message, UserWarning, stacklevel=4)
         kept = self.facts.get("warnings", [])
         if kind not in {one["kind"] for one in kept}:
@@ -228,7 +242,7 @@ class RunDir:
             write_json_atomic(self.path / RECORD, self.facts)
 
     def truncate_metrics(self, step: int) -> int:
-        """Before continuing from `step`: drop the rows that will be computed again, and an incomplete last line.
+        """Drop the rows that will be computed again, and an incomplete last line, before the run continues from `step`.
 
         Keeps the rows of steps below `step`, as many as its checkpoint recorded in the manifest. A row that was lost since then
         becomes {"step": n} with a warning. Returns the number of dropped rows. The file is replaced atomically.
@@ -245,7 +259,7 @@ class RunDir:
         return len(rows) - len(kept)
 
     def _with_lost(self, kept: list[dict[str, Any]], step: int, count: int | None) -> list[dict[str, Any]]:
-        """The rows with {"step": n} for each that was there at the checkpoint of `step` and is not now; a warning says which."""
+        """Return the rows, with {"step": n} for each that existed at the checkpoint of `step` and is lost; warn which."""
         if len(kept) == count or (count is None and (kept or not step)):  # where it is not known how many, only none is too few
             return kept
         gone = sorted(set(range(step)) - {row["step"] for row in kept})
@@ -290,7 +304,7 @@ def _owner(path: Path) -> str:
 
 
 def _give_back(path: Path, lock: FileLock, leave: bool = True) -> None:
-    """Release the lock; leave: whether its file stays."""
+    """Release the lock; leave: True keeps its file."""
     with contextlib.suppress(OSError):  # a full or vanished disk must not keep the lock
         (path / OWNER).unlink(missing_ok=True)
         if not leave:
@@ -299,7 +313,7 @@ def _give_back(path: Path, lock: FileLock, leave: bool = True) -> None:
 
 
 def _remove_if_empty(path: Path) -> None:
-    """Remove a folder that a refused start made, with the empty folders in it."""
+    """Remove a folder that a failed start made, with the empty folders in it."""
     with contextlib.suppress(OSError):  # somebody has put something there
         for folder in [p for p in path.iterdir() if p.is_dir()]:
             folder.rmdir()

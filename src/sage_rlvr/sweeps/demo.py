@@ -1,8 +1,8 @@
 """`sage-rlvr demo`: the sweep of a shipped design with other seeds, arms, problems or edits; all results are computed.
 
     demo.yaml                  a small base policy that is shipped, evaluated exactly
-    demo_smollm2.yaml          a pretrained model, evaluated by samples beside the base at lower temperatures
-    demo_smollm2_short.yaml    the same with fewer steps, problems and temperatures
+    demo_smollm2.yaml          a pretrained model, evaluated by samples, with the base at lower temperatures
+    demo_smollm2_short.yaml    only GRPO, with fewer problems and temperatures
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
-from sage_rlvr.results.comparisons import above_colder
-from sage_rlvr.results.design import BASE, COLDER, Question
-from sage_rlvr.results.metric import FEW, Metric
-from sage_rlvr.results.read import K
-from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.sweeps import plan as plans
 from sage_rlvr.sweeps.design import DesignSpec, load_design
 from sage_rlvr.sweeps.plan import SweepPlan
 from sage_rlvr.training.opening import cores
+from sage_rlvr.verdicts.design import BASE, COLDER, Question
+from sage_rlvr.verdicts.metric import FEW, Metric
+from sage_rlvr.verdicts.of_temperatures import above_colder
+from sage_rlvr.verdicts.results import K
+from sage_rlvr.verdicts.stats.tempered import POWERS
 
 DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "demo_smollm2.yaml", ("smollm2", True): "demo_smollm2_short.yaml"}
 
@@ -38,6 +38,7 @@ def design(
         raise ConfigError(f"--short: the demo of --model {model} has no short form; pass fewer steps, for example --steps 40")
     path = recipe(DESIGNS[model, short], "designs")
     spec = load_design(path)
+    of_all = load_design(recipe(DESIGNS[model, False], "designs")).arms  # the short form uses the arms of the full one
     names = list(spec.arms) if arms is None else list(arms)
     known = trainable()
     for name in names:
@@ -60,7 +61,7 @@ def design(
     return path, replace(
         spec,
         seeds=tuple(seeds),
-        arms={name: spec.arms.get(name, f"real/{name}" if sampled else name) for name in names},
+        arms={name: of_all.get(name, f"real/{name}" if sampled else name) for name in names},
         control=spec.control if spec.control in names else names[0],
         evaluate=evaluate,
         questions=questions(names, samples.n if sampled else K, sampled),
@@ -68,7 +69,7 @@ def design(
 
 
 def _check_list(option: str, values: list[Any]) -> None:
-    """ConfigError for an empty list, or a value that occurs twice."""
+    """Raise ConfigError for an empty list, or a value that occurs twice."""
     if not values:
         raise ConfigError(f"--{option} []: pass at least one")
     if len(set(values)) < len(values):
@@ -76,7 +77,7 @@ def _check_list(option: str, values: list[Any]) -> None:
 
 
 def questions(arms: Sequence[str], k: int, sampled: bool) -> tuple[Question, ...]:
-    """Every arm against the base; from samples also against the base at any temperature."""
+    """Every arm against the base; for samples also against the base at any temperature."""
     against_base = [Question(a=name, b=BASE, metric=Metric(k=n)) for n in (k, 1) for name in arms]
     if not sampled:
         return tuple(against_base)
@@ -95,15 +96,15 @@ def plan(
     model: str = EMBEDDED,
     short: bool = False,
 ) -> SweepPlan:
-    """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too.
+    """The demo as a sweep; every edit is made in every arm. powers: whether the base is also tempered over full completions.
 
-    model: "smollm2", or a policy that takes the place of the shipped one."""
+    model: "smollm2", or a policy that replaces the shipped one."""
     is_demo = any(model == name for name, _ in DESIGNS)
     path, spec = design(seeds, arms, problems, model if is_demo else EMBEDDED, short)
     all_edits = list(edits) if is_demo else [*edits, ("model", model)]
     try:
         planned = plans.plan(path, out, spec, all_edits, powers=POWERS if powers else ())
-        prepared(planned.arms[0].config.model)  # a pretrained model is converted here, or what is missing for it is said
+        prepared(planned.arms[0].config.model)  # a pretrained model is converted at this point, or an error names what is missing
         return planned
     except ConfigError as error:
         if not any(name.startswith("method.") for name, _ in edits):
@@ -116,7 +117,7 @@ def plan(
 
 
 def at_a_time(planned: SweepPlan) -> int:
-    """Training runs at a time that the cores of this machine hold."""
+    """Training runs at a time that fit on the cores of this machine."""
     return max(1, cores() // (planned.arms[0].config.engine.threads or cores()))
 
 

@@ -1,15 +1,15 @@
 """A design of experiments: arms x training seeds x evaluation, decoded strictly from YAML. `resolve.py` makes its arms.
 
-    title: Table 1               what the summary calls it
+    title: Table 1               the title of the summary
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
     base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a design whose edits these are
-    arms:                        name -> recipe (a method or recipe by name, or a path beside the design), with own edits
+    arms:                        name -> recipe (a method or recipe by name, or a path next to the design), with edits
       grpo: grpo
       strong: {recipe: sage_branch, edits: {method.guide.ratio: 1.0}}
-    control: grpo                the arm that all others are held against
-    controls: auto               what is missing of no_kl, unguided, placebo, matched is added (none, or a list of these)
+    control: grpo                the arm that all others are compared with
+    controls: auto               a missing one of no_kl, unguided, placebo, matched is added (none, or a list of these)
     evaluate: {problems: 300}    see `EvaluateSpec`
-    plugins: [my_parts.py]       files that register parts of your own, beside the design, as in a recipe
+    plugins: [my_parts.py]       files that register parts, next to the design, as in a recipe
 """
 
 from __future__ import annotations
@@ -20,13 +20,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sage_rlvr.config import SftConfig, WorldConfig, decode, load_config, world_of
+import yaml
+
+from sage_rlvr.config import (
+    SftConfig,
+    TrainConfig,
+    WorldConfig,
+    decode,
+    load_config,
+    override,
+    parse_yaml,
+    read_recipe,
+    task_of,
+    world_of,
+)
 from sage_rlvr.config.parts import positive
 from sage_rlvr.errors import ConfigError, choose_from, refuse, require
 from sage_rlvr.evaluation.evaluate import FRONTIER
-from sage_rlvr.recipes import Tree, find, read, use_plugins
-from sage_rlvr.results.design import BASE, Question
+from sage_rlvr.paths import anchored
+from sage_rlvr.recipes import Tree, find, key_path_of, read, tasks_with_base, use_plugins
 from sage_rlvr.sweeps.controls import KINDS, Kind
+from sage_rlvr.tasks.abilities import Enumerable
+from sage_rlvr.verdicts.design import BASE, Question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
@@ -35,7 +50,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 class ArmSpec:
     """recipe: the name of a method or a shipped recipe, or a path from the design's folder. edits: {dotted key: value}, after those
     of `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
-    kl_matched: arms of another method at several betas, read at this arm's raw or exact KL; those of a guided arm are found."""
+    kl_matched: arms of another method at several betas, interpolated at this arm's raw or exact KL; those of a guided arm are
+        found automatically."""
 
     recipe: str
     edits: dict[str, Any] = field(default_factory=dict)
@@ -45,11 +61,15 @@ class ArmSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSpec:
-    """A small store of samples of every policy at temperature 1. problems, n: number of problems, and samples per problem.
-    score_base: also log-probs under the base policy, for perplexities. guide: also this guide's q at every token, by its name
-    or with its settings as text ("{name: branch, ratio: 1.0}"); null for none. base_temperatures: further temperatures at which
-    the base is sampled: a control without reward. kl: also the exact KL of every arm to the base (as `eval --kl-to`), on the first
-    so many samples of each problem of both; 0 for none."""
+    """A small store of samples of every policy at temperature 1.
+
+    problems, n: number of problems, and samples per problem
+    score_base: also log-probs under the base policy, for perplexities
+    guide: also this guide's q at every token, by its name or with its settings as text ("{name: branch, ratio: 1.0}"); null for
+        none
+    base_temperatures: further temperatures at which the base is sampled: a control without reward
+    kl: also the exact KL of every arm to the base (as `eval --kl-to`), on the first this many samples of each problem of both; 0
+        for none"""
 
     problems: int = 40
     n: int = 64
@@ -71,14 +91,14 @@ class EvaluateSpec:
     """The evaluation of every policy: exact, on the training task of its arm; only by `samples` for a task that cannot enumerate
     its right completions.
 
-    problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems);
-    tables are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of
-    their own. samples: null for no stores.
+    problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's training problems); tables
+        use temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures. samples: null for no
+        stores.
     """
 
     problems: int = 300
     split: Literal["train", "validation", "test"] = "test"
-    sampling: Literal["iid", "without-replacement"] = "iid"
+    sampling: Literal["iid", "distinct", "without-replacement"] = "iid"
     temperatures: tuple[float, ...] = FRONTIER
     ood: tuple[str, ...] = ()
     ood_problems: int = 100
@@ -115,17 +135,20 @@ class SelectSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignSpec:
-    """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
-    reuse_runs: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
-        with their exact evaluations of the same problems and temperatures.
-    notes: a line or two for the summary. questions: the primary comparisons, each {a: sage, b: grpo, metric: pass@256}, or with the
-        fields of `results.metric.Metric`: {a: sage, b: grpo, metric: {k: 256, at: near}} (default: arms against their controls at
-        pass@1 and pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning
-        curve).
-    baselines: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
-    oracle: the arm that says how much room there is, trained on right answers that it was given.
-    discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction
-        as many times as one that is run, with p = 1."""
+    """A design, see the module.
+
+    policy: an SFT recipe for the policy from which all arms start (trained first); null: the policies that the recipes name
+    reuse_runs: sweeps in the same parent folder, whose finished runs of the same configuration and weights are reused, with
+        their exact evaluations of the same problems and temperatures
+    notes: a line or two for the summary
+    questions: the primary comparisons, each {a: sage, b: grpo, metric: pass@256}, or with the fields of `results.metric.Metric`:
+        {a: sage, b: grpo, metric: {k: 256, at: near}} (default: arms against their controls at pass@1 and pass@256); all others are
+        exploratory
+    steps_differ: whether arms may train for different numbers of steps (a learning curve)
+    baselines: name -> arms, the rivals of every other arm, which is compared with the best of them at equal pass@1
+    oracle: the arm that measures the headroom, trained on given right answers
+    discarded: candidates that were rejected on validation problems, by any name; each counts in the primary family's correction as
+        many times as one that is run, with p = 1"""
 
     title: str
     seeds: tuple[int, ...]
@@ -171,7 +194,7 @@ class DesignSpec:
             require(self.control not in self.select.among, "control", self.control, problem)
 
     def _check_baselines(self) -> None:
-        """Refuse baselines and oracles that are no arms, or that leave no arm to compare with them."""
+        """Raise an error for baselines and oracles that are not arms, or that leave no arm to compare with them."""
         for name, arms in self.baselines.items():
             key_path = ("baselines", name)
             require(bool(arms), key_path, [], "list at least one arm")
@@ -185,7 +208,7 @@ class DesignSpec:
             refuse((not compared, "baselines: every arm is a baseline or the oracle; add the arms to compare with them"))
 
     def _check_kl_matched(self, name: str) -> None:
-        """Refuse a list of arms at several betas that names no other arm, or one alone."""
+        """Raise an error for a list of arms at several betas that names no other arm, or only one."""
         matched = self.spec(name).kl_matched
         key_path = ("arms", name, "kl_matched")
         for i, other in enumerate(matched):
@@ -197,30 +220,67 @@ class DesignSpec:
         require(name in self.arms, key_path, name, f"no such arm{choose_from(name, self.arms)}")
 
     def _require_arms(self, names: Sequence[str], *key_path: str) -> None:
-        """Refuse a name in the list at `key_path` that is no arm, at the line of that name."""
+        """Raise an error for a name in the list at `key_path` that is not an arm, with the line of that name."""
         for i, name in enumerate(names):
             self._require_arm(name, *key_path, str(i))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The controls to add where they are missing."""
+        """The controls to add if they are missing."""
         if self.controls == "auto":
             return KINDS
         return () if self.controls == "none" else self.controls
 
     def spec(self, name: str) -> ArmSpec:
-        """The arm of that name, a bare recipe written out."""
+        """The arm of that name, with a plain recipe name as a full specification."""
         arm = self.arms[name]
         return ArmSpec(recipe=arm) if isinstance(arm, str) else arm
 
 
 def load_design(path: Path) -> DesignSpec:
-    """A design file, or a shipped one by its name, strictly decoded. `ConfigError` names the place and what would be right."""
+    """Read a design file, or a shipped one by its name, strictly decoded. Raises `ConfigError` with the place and the valid
+    values."""
     return decode(DesignSpec, read_design(find(path, "designs")), where=str(path))
 
 
+def typed_design(
+    methods: Sequence[str], seeds: Sequence[int], edits: Sequence[tuple[str, str]], task: str | None = None
+) -> str:
+    """The text of a design with these methods as arms, the first as the control, all edits in `base`, and no added controls.
+
+    methods: names of methods, shipped recipes, or recipe files. edits: pairs (dotted key, YAML text), with paths relative to the
+        working directory. task: a family of recipes, as in `train`; one whose answers cannot be listed is evaluated by samples.
+    Raises ConfigError for an unknown method or task, or a malformed edit.
+    """
+    families = tasks_with_base()
+    if task is not None and task not in families:
+        raise ConfigError(f"--task {task}: no settings to train with{choose_from(task, families)}; for rows, write a design file")
+    require(bool(seeds), "seeds", [], "pass at least one, --seeds 0 1 2")
+    require(len(set(seeds)) == len(seeds), "seeds", list(seeds), "a seed occurs twice: pass each once")
+    require(len(set(methods)) == len(methods), "methods", list(methods), "a name occurs twice")
+    arms: dict[str, str] = {}
+    for name in methods:
+        own = Path(name)
+        recipe = str(own.resolve()) if own.is_file() else name if task is None else f"{families[task]}/{name}"
+        arms[own.stem if own.is_file() else name.replace("/", ".")] = recipe
+    base: dict[str, Any] = {}
+    for key, text in edits:
+        override(Tree(), key, text)  # which raises an error for a malformed one
+        base[key] = anchored(parse_yaml(f"x: {text}", f"--{key}")["x"], key_path_of(key), lambda place: Path.cwd())
+    tree: dict[str, Any] = {"title": f"{', '.join(methods)}: {len(seeds)} training seeds", "seeds": [*map(int, seeds)]}
+    tree |= {"base": base} if base else {}
+    tree |= {"arms": arms, "control": next(iter(arms)), "controls": "none"}
+    configs = {name: read_recipe(recipe, edits, "train") for name, recipe in arms.items()}  # so that an error names the arm
+    for name, config in configs.items():
+        if not isinstance(config, TrainConfig):
+            raise ConfigError(f"--methods {name}: a recipe that trains no policy; pass a method, or a recipe of `sage-rlvr train`")
+    if not isinstance(task_of(next(iter(configs.values()))), Enumerable):
+        tree["evaluate"] = {"samples": {"problems": 100, "n": 64, "score_base": False, "guide": None}}
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+
+
 def read_design(path: Path) -> Tree:
-    """The tree of a design's file; where `base` names another design, that one's edits with the lines on which they stand there."""
+    """The tree of a design's file; if `base` names another design, that design's edits with their lines in its file."""
     tree = read(path)
     use_plugins(tree, path)
     arms = tree.get("arms")
@@ -262,10 +322,10 @@ def sft_recipe(design: DesignSpec, source: Path) -> Path | None:
 
 
 def world_named(name: str, folder: Path) -> WorldConfig:
-    """`world_of`, a file's path being one from `folder`."""
+    """`world_of`, with a file's path relative to `folder`."""
     return world_of(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
 def suffix_of(world: str) -> str:
-    """What the records of another world end with: its name, or the stem of its recipe."""
+    """The ending of records of another world: its name, or the stem of its recipe."""
     return Path(world).stem if world.endswith((".yaml", ".yml")) else world

@@ -19,7 +19,8 @@ from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.sweeps.controls import KINDS
 from sage_rlvr.sweeps.plan import SweepPlan, task_words, write_record
-from sage_rlvr.sweeps.processes import ProcessTask
+from sage_rlvr.sweeps.processes import ProcessTask, progress_of
+from sage_rlvr.sweeps.resolve import several_parts
 from sage_rlvr.sweeps.reuse import replaced, reusable, reuse_lines
 from sage_rlvr.sweeps.runs import SweepRun
 
@@ -45,12 +46,12 @@ def _status(sweep: SweepPlan, run: SweepRun) -> str:
 
 @contextmanager
 def display(sweep: SweepPlan, console: Console) -> Iterator[Callable[[], None]]:
-    """The table, live in a terminal; a line every 20 seconds elsewhere. design.json is written when a task has ended."""
+    """The table, live in a terminal; otherwise a line every 20 seconds. design.json is written when a task has ended."""
     every = 5 if console.is_terminal else LINE_SECONDS
     shown_at, recorded = time.monotonic(), len(sweep.finished)
 
     def show() -> None:
-        """Update design.json where a task has ended, and the table or line where it is due."""
+        """Update design.json when a task has ended, and the table or line when it is due."""
         nonlocal shown_at, recorded
         if len(sweep.finished) != recorded:
             recorded = len(sweep.finished)
@@ -74,7 +75,7 @@ def display(sweep: SweepPlan, console: Console) -> Iterator[Callable[[], None]]:
 
 
 def line(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
-    """How far the sweep is, in one line; `taken`: runs that are about to be reused, and count as trained."""
+    """The progress in one line; `taken`: runs that are about to be reused, and count as trained."""
     total = sum(run.config.steps for run in sweep.runs)
     done = sum(run.config.steps if run in taken else run.steps_done for run in sweep.runs)
     complete = sum(sweep.is_complete(run) for run in sweep.runs)
@@ -83,8 +84,8 @@ def line(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
 
 
 def left_words(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
-    """Time left on `sweep.workers` processes: the newest steps of each run, as much longer as finished runs took by the clock, and
-    the evaluations as long as those that ended here; nothing is guessed."""
+    """Time left on `sweep.workers` processes: from the newest steps of each run, scaled by the clock time of finished runs, and
+    the evaluations of this sweep that have ended; nothing is guessed."""
     metrics = {run: read_metrics(run.directory) if run.steps_done else [] for run in sweep.runs}
     left = {run: 0 if run in taken else run.config.steps - run.steps_done for run in sweep.runs}
     training: float | None = 0.0
@@ -101,18 +102,19 @@ def left_words(sweep: SweepPlan, taken: Collection[SweepRun] = ()) -> str:
 
 
 def _clock_ratio(sweep: SweepPlan, metrics: Mapping[SweepRun, list[dict[str, Any]]]) -> float:
-    """How much longer finished runs took by the clock than their steps: their start, what they saved. 1 before one ended here."""
+    """Clock time of finished runs over the time of their steps: start and saving included. 1 before one has ended in this
+    process."""
     ratios = []
     for run, rows in metrics.items():
         if run.train in sweep.seconds:
             seconds, steps = sweep.seconds[run.train], sum(row.get("time/step_s", 0.0) for row in rows)
-            if 0 < steps <= seconds:  # of a run that was resumed here, only the end was timed
+            if 0 < steps <= seconds:  # for a run that was resumed in this process, only the end was timed
                 ratios.append(seconds / steps)
     return statistics.median(ratios) if ratios else 1.0
 
 
 def _evaluation_seconds(sweep: SweepPlan) -> float | None:
-    """Seconds that the evaluations of runs and the samples of the base have left, one after the other; None where unknown."""
+    """Seconds of the remaining evaluations of runs and samples of the base, one after the other; None if unknown."""
     exact: list[ProcessTask] = []
     sampled: list[ProcessTask] = list(sweep.base_samples)
     kl: list[ProcessTask] = []
@@ -139,8 +141,8 @@ def _evaluation_seconds(sweep: SweepPlan) -> float | None:
 
 
 def _recorded_seconds(sweep: SweepPlan) -> list[float]:
-    """What the newest exact evaluations say that they took. The base's takes minutes, being tempered over whole completions too:
-    it stands in only until an arm's is there."""
+    """Durations recorded in the newest exact evaluations. The base's takes minutes, because it is also tempered over full
+    completions: it is used only until an arm's exists."""
     paths = []
     for run in sweep.runs:
         for suffix, task in run.exact.items():
@@ -151,8 +153,12 @@ def _recorded_seconds(sweep: SweepPlan) -> list[float]:
 
 
 def running_words(sweep: SweepPlan) -> str:
-    """Reward, KL and q at the newest step of each unfinished run."""
-    text = ""
+    """Describe running tasks besides training, and their time; reward, KL and q at the newest step of each unfinished run."""
+    trained, text = {run.train for run in sweep.runs}, ""
+    for task, began in sweep.started.items():
+        if task not in trained:
+            how_far = progress_of(task) or f"{time.monotonic() - began:.0f} s so far"
+            text += f"\n  {task.label}: {how_far}"
     for run in sweep.runs:
         if 0 < run.steps_done < run.config.steps:
             newest = read_metrics(run.directory)[-1]
@@ -161,7 +167,7 @@ def running_words(sweep: SweepPlan) -> str:
 
 
 def dry_lines(sweep: SweepPlan) -> list[str]:
-    """What the design means: arms with their objectives, controls that were added and why, what is there and what is left."""
+    """Describe the resolved design: arms with their objectives, added controls and why, finished and remaining work."""
     lines = [f"{sweep.design.title}: {len(sweep.runs)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         origin = f"ADDED, {arm.why}" if arm.why else arm.recipe
@@ -169,7 +175,7 @@ def dry_lines(sweep: SweepPlan) -> list[str]:
         if arm.dropped:
             lines.append(f"    {arm.dropped}")
         lines += [f"  {text}" for text in essence(arm.config.method)]
-    lines += [f"  {text}" for text in sweep.left_out]
+    lines += [f"  {text}" for text in (*several_parts(sweep.design, sweep.arms), *sweep.left_out)]
     samples = sweep.design.evaluate.samples
     if sweep.base:
         lines.append("  ADDED: the base at every temperature of the evaluation, and tempered over whole completions")

@@ -1,6 +1,6 @@
-"""How a sweep evaluates a policy: exactly, by samples, and by its exact KL to the base; each as a task of a process.
+"""Evaluations of a policy in a sweep: exactly, by samples, and by its exact KL to the base; each as a task of a process.
 
-Whether a result is there is read from its file: a record or store of these weights and these problems.
+A result is finished if its file is: a record or store of these weights and these problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, identity_of
 from sage_rlvr.evaluation.kl import about_of, kl_path, known_kl
 from sage_rlvr.evaluation.record import load_record, record_path
-from sage_rlvr.evaluation.sampling import Chosen, choose
+from sage_rlvr.evaluation.sampling import EvalSet, choose
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
@@ -28,7 +28,7 @@ from sage_rlvr.sweeps.processes import ProcessTask
 from sage_rlvr.tasks.base import Task, problems_of
 from sage_rlvr.training.opening import cores
 
-VALIDATION = "validation"  # suffix of the records on which an arm is selected
+VALIDATION = "validation"  # suffix of the records by which an arm is selected
 
 
 def recipe_of(out: Path, name: str) -> Path:
@@ -40,8 +40,13 @@ def recipe_of(out: Path, name: str) -> Path:
 class EvaluatedPolicy:
     """A policy to evaluate: the base, or that of a run.
 
-    name: of its records. what: how `sage-rlvr eval` names it. model: its weights. logs: the folder of its logs. out: the sweep's
-    folder. after: tasks that make it. task_args: arguments that name the task of all arms, for a policy that is no run.
+    name: name of its records
+    what: its name for `sage-rlvr eval`
+    model: its weights
+    logs: the folder of its logs
+    out: the sweep's folder
+    after: tasks that make it
+    task_args: arguments that name the task of all arms, for a policy that is no run
     """
 
     name: str
@@ -55,8 +60,8 @@ class EvaluatedPolicy:
 
 @dataclass(frozen=True, eq=False)
 class ExactEvaluation:
-    """An exact evaluation of any policy: `problems` problems of a split of a task, at these temperatures; powers: of whole
-    completions, too (of the base, a standing control)."""
+    """An exact evaluation of any policy: `problems` problems of a split of a task, at these temperatures; powers: also over full
+    completions (for the base, a permanent control)."""
 
     task: Any
     problems: int
@@ -72,7 +77,7 @@ class ExactEvaluation:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The problems, of a list the first so many; `ConfigError` where a world cannot give so many, or a list none."""
+        """The problems, for a list the first this many; raises `ConfigError` if a world or a list has fewer."""
         try:
             problems = problems_of(self.task, self.split, EVALUATION_SEED, self.problems, self.sampling)
         except DataError as error:
@@ -82,7 +87,7 @@ class ExactEvaluation:
         return [problem.problem_id for problem in problems]
 
     def is_done(self, path: Path, model: str) -> bool:
-        """Whether the record at `path` is whole, of these weights and problems, and has these temperatures."""
+        """Whether the record at `path` is complete, has these weights and problems, and these temperatures."""
         if not path.exists():
             return False
         try:
@@ -98,7 +103,8 @@ class ExactEvaluation:
         return set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
 
     def process(self, policy: EvaluatedPolicy, suffix: str) -> ProcessTask:
-        """The process that evaluates a policy. suffix: of its record; "" for the main task, else VALIDATION or another world."""
+        """The process that evaluates a policy. suffix: suffix of its record; "" for the main task, else VALIDATION or another
+        world."""
         path = record_path(policy.out, policy.name, suffix)
         args = ["eval", policy.what, "--split", self.split, "--problems", str(self.problems), "--sampling", self.sampling]
         args += ["--temperatures", *map(str, self.temperatures), "--out", str(path)]
@@ -122,7 +128,8 @@ class ExactEvaluation:
 class SampledEvaluation:
     """An evaluation of any policy by `n` samples of each of `problems` problems of a split of a task.
 
-    guide: whose q is kept of every token, if any's. scored: whether log-probs under the base are. kl: samples of each problem for
+    guide: the guide whose q is stored for every token, if any. scored: whether log-probs under the base are stored. kl: samples of
+        each problem for
     the exact KL of an arm to the base, 0 for none. temperature: None for 1.
     """
 
@@ -138,7 +145,7 @@ class SampledEvaluation:
 
     @classmethod
     def of(cls, spec: EvaluateSpec, task: Task) -> SampledEvaluation | None:
-        """The evaluation by samples of arms of that task, where the design has one."""
+        """The evaluation by samples of arms of that task, if the design has one."""
         samples = spec.samples
         if samples is None:
             return None
@@ -154,12 +161,12 @@ class SampledEvaluation:
         )
 
     @cached_property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> EvalSet:
         """The problems."""
         return choose(self.task, self.split, EVALUATION_SEED, self.problems, self.sampling)
 
     def is_resumable(self, store: Path, model: str) -> bool:
-        """Whether an evaluation can complete the store: it is of these weights, problems and guide (q is not computed later)."""
+        """Whether an evaluation can complete the store: it has these weights, problems and guide (q is not computed later)."""
         if not is_store(store):
             return False
         with SampleStore.open(store) as opened:
@@ -170,7 +177,7 @@ class SampledEvaluation:
             return self.guide is None or opened.under(GUIDED) <= {self.guide}
 
     def is_done(self, store: Path, model: str) -> bool:
-        """Whether the store also has all samples, and their log-probs under the base where they are wanted."""
+        """Whether the store also has all samples, and their log-probs under the base if requested."""
         if not self.is_resumable(store, model):
             return False
         with SampleStore.open(store) as opened:
@@ -179,20 +186,20 @@ class SampledEvaluation:
             return complete >= len(self.chosen.problems) and not unscored
 
     def has_kl(self, store: Path, base: Path) -> bool:
-        """Whether the exact KL to the policy of `base`, a store of the same problems, is kept in the store: of these weights and
+        """Whether the store contains the exact KL to the policy of `base`, a store of the same problems: for these weights and
         these completions of both."""
         if not (is_store(store) and is_store(base)):
             return False
         with SampleStore.open(store) as opened, SampleStore.open(base) as opened_base:
             path = kl_path(store, opened_base.identity.model)
             try:
-                about = about_of({"policy": opened, "base": opened_base}, list(self.chosen.problems), self.kl)
+                about = about_of({"policy": opened, "base": opened_base}, self.chosen, self.kl)
                 return known_kl(path, about) is not None
-            except DataError:  # a damaged file, which the evaluation refuses with the next step
+            except DataError:  # a damaged file, for which the evaluation raises an error with the next step
                 return False
 
     def process(self, policy: EvaluatedPolicy, config: TrainConfig) -> ProcessTask:
-        """The process that samples a policy. config: of an arm; its model is the base, under which samples are scored too."""
+        """The process that samples a policy. config: that of an arm; its model is the base, under which samples are also scored."""
         threads = config.engine.threads or cores()
         template: Any = "as_is" if self.task.form is None else self.task.form.name
         settings = SampleSettings(task=self.task.name, template=template, temperature=self.temperature)
@@ -227,11 +234,11 @@ class SampledEvaluation:
     def kl_process(
         self, policy: EvaluatedPolicy, config: TrainConfig, samples: ProcessTask, of_base: ProcessTask
     ) -> ProcessTask | None:
-        """The process that computes the exact KL of an arm to the base on the stored completions of both, where the design has it.
+        """The process that computes the exact KL of an arm to the base on the stored completions of both, if the design has it.
 
         samples, of_base: the processes that sample both. The command is that of `samples` without guide and log-probs of the base,
-        for which `eval` would load other weights; it has nothing left to draw. No `output`: the file in the store is written over,
-        and no store is replaced for it.
+        for which `eval` would load other weights; nothing is left to sample. No `output`: the file in the store is overwritten, and
+        no store is replaced for it.
         """
         if not self.kl or samples.output is None or of_base.output is None:
             return None

@@ -1,4 +1,4 @@
-"""What a sweep by samples will take, said before it starts: a probe of its control in a process whose memory is free afterward."""
+"""Forecast of a sweep by samples before it starts: a probe of its control in a process whose memory is freed afterward."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.evaluation.base_samples import base_of
 from sage_rlvr.process import PARENT, end_with_parent
 from sage_rlvr.sweeps.evaluations import recipe_of
 from sage_rlvr.sweeps.plan import SweepPlan
@@ -20,7 +21,7 @@ from sage_rlvr.training.opening import cores
 
 
 def forecast(planned: SweepPlan) -> list[str]:
-    """Time of training and evaluation, and memory, in lines; [] where a run has begun, or where evaluations are exact."""
+    """Time of training and evaluation, and memory, in lines; [] if a run has begun, or if evaluations are exact."""
     spec = planned.design.evaluate.samples
     if planned.base or spec is None or any(run.steps_done for run in planned.runs):
         return []
@@ -42,11 +43,11 @@ def forecast(planned: SweepPlan) -> list[str]:
 
 
 def probed(recipe: Path, problems: int, samples: int, threads: int) -> dict[str, Any]:
-    """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of so many problems and samples, `memory` in
-    words. ConfigError with the probe's own reason."""
+    """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of this many problems and samples,
+    `memory` in words. Raises ConfigError with the probe's reason."""
     env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), PARENT: "1"}
     command = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
-    # Its input is a pipe that ends with this process, and the probe with it.
+    # Its input is a pipe that ends with this process, and then the probe ends.
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, env=env, text=True, **pipes) as process:
         assert process.stdout is not None
@@ -63,7 +64,7 @@ def main(recipe: str, problems: str, samples: str) -> int:
     config = read_recipe(recipe, [], "train")
     assert isinstance(config, TrainConfig)
     try:
-        cost = probe(config)
+        cost = probe(config, base=base_of(config))
     except SageError as error:
         print(" ".join(str(error).split()))
         return 2

@@ -15,11 +15,9 @@ from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
 from sage_rlvr.recipes import find
-from sage_rlvr.results import Results
-from sage_rlvr.results.sources import State
+from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
-from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.sweeps.controls import PlannedArm
 from sage_rlvr.sweeps.design import DesignSpec, load_design, sft_recipe, suffix_of, world_named
 from sage_rlvr.sweeps.evaluations import (
@@ -38,17 +36,24 @@ from sage_rlvr.tasks.abilities import Described, Enumerable
 from sage_rlvr.tasks.base import Task, problems_of
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS
+from sage_rlvr.verdicts.sources import State
+from sage_rlvr.verdicts.stats.tempered import POWERS
 
-ADOPTED = "adopted.json"  # in a run that was taken over: from where
+ADOPTED = "adopted.json"  # in a reused run: its origin
 
 
 @dataclass(eq=False)
 class SweepPlan:
-    """A resolved design in its folder, and how far it is. Made by `plan`.
+    """A resolved design in its folder, and its progress. Made by `plan`.
 
-    left_out: sentences about controls that do not exist. sft: trains the policy of the design, where it makes its own. base: suffix
-    of the record -> exact evaluation of the base. finished: tasks whose results are there; failures: why others failed; seconds: of
-    those that ended here. choice: the selection of an arm as in design.json, None where the design selects none.
+    left_out: sentences about controls that do not exist
+    sft: the task that trains the policy of the design, if it makes one
+    base: suffix of the record -> exact evaluation of the base
+    finished: tasks with existing results
+    failures: why others failed
+    seconds: durations of tasks that ended in this process
+    started: running tasks, and since when
+    choice: the selection of an arm as in design.json, None if the design selects none
     """
 
     design: DesignSpec
@@ -63,17 +68,18 @@ class SweepPlan:
     finished: set[ProcessTask] = field(default_factory=set)
     failures: dict[ProcessTask, str] = field(default_factory=dict)
     seconds: dict[ProcessTask, float] = field(default_factory=dict)
+    started: dict[ProcessTask, float] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
     workers: int = 1
 
     @property
     def tasks(self) -> list[ProcessTask]:
-        """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
+        """All tasks, the base first, then the named arms seed by seed, then the added controls."""
         of_runs = [task for run in self.runs for task in self.tasks_of(run)]
         return [*self.sft, *self.base.values(), *self.base_samples, *of_runs]
 
     def tasks_of(self, run: SweepRun) -> list[ProcessTask]:
-        """The run's tasks as far as they are called for: an arm that may be selected waits for the selection with its test."""
+        """The run's tasks as far as they are required: the test of an arm that may be selected waits for the selection."""
         select = self.design.select
         if select is None or run.arm.name not in select.among:
             return [task for task in run.tasks if task is not run.exact.get(VALIDATION)]
@@ -82,24 +88,24 @@ class SweepPlan:
         return [run.train, run.exact[VALIDATION]]
 
     def status(self, run: SweepRun) -> State:
-        """How far it is."""
+        """The progress of the run."""
         wanted = self.tasks_of(run)
         if any(task in self.failures for task in wanted):
             return "failed"
         if self.finished.issuperset(wanted):
-            main = run.exact.get("")  # none where the design has only samples
+            main = run.exact.get("")  # none if the design has only samples
             return "evaluated" if main is None or main in wanted else "validation only"
         steps = run.steps_done
-        if run.train in self.finished or (steps == run.config.steps and run.train.done()):  # it may have ended unseen
+        if run.train in self.finished or (steps == run.config.steps and run.train.done()):  # it may have ended unnoticed
             return "trained"
         return "training" if steps else "not run"
 
     def is_complete(self, run: SweepRun) -> bool:
-        """Whether all that is called for is there."""
+        """Whether all required results exist."""
         return self.status(run) in ("evaluated", "validation only")
 
     def look(self) -> None:
-        """Add to `finished` the tasks whose results are there by now."""
+        """Add to `finished` the tasks whose results exist by now."""
         self.finished.update(task for task in self.tasks if task not in self.finished and task.is_finished())
 
 
@@ -111,9 +117,9 @@ def plan(
     *,
     powers: Sequence[float] = POWERS,
 ) -> SweepPlan:
-    """Everything that the design calls for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
-    problems that a split does not hold, a folder with other runs under the same names. design: instead of what the file says;
-    edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
+    """The work that the design requires, and the finished part. All errors are raised at this point: recipes, worlds, problems
+    that a split does not have, a folder with other runs under the same names. design: instead of the file's contents; edits: for
+    every arm's recipe, as on the command line; powers: powers at which the base is tempered over full completions."""
     source = find(source, "designs")
     design = design or load_design(source)
     recipe = sft_recipe(design, source)
@@ -126,7 +132,7 @@ def plan(
     sft = [] if recipe is None else [_sft_task(recipe, out)]
     base = EvaluatedPolicy("base", config.model, config.model, out / "logs", out, tuple(sft), _task_args(arms[0], out))
     of_base = dict(evaluations)
-    if evaluations:  # the power frontier, a standing control
+    if evaluations:  # the power frontier, a permanent control
         of_base[""] = replace(evaluations[""], powers=tuple(powers))
     sweep = SweepPlan(
         design=design,
@@ -148,12 +154,12 @@ def plan(
     sweep.look()
     if design.select is not None:
         select_arm(sweep)
-        sweep.look()  # also at what the selection calls for
+        sweep.look()  # also at the temperatures of the selection
     return sweep
 
 
 def _check_alike(arms: Sequence[PlannedArm], steps_differ: bool) -> None:
-    """One base policy and the same problems for all arms, without which nothing could be paired; one length, unless the design
+    """Require one base policy and the same problems for all arms, for paired comparisons; and one length, unless the design
     compares lengths."""
     for name in ("model", "world", "task", "data"):
         values = {json.dumps(dump(arm.config).get(name), default=str) for arm in arms}
@@ -173,8 +179,8 @@ def _check_alike(arms: Sequence[PlannedArm], steps_differ: bool) -> None:
 
 
 def _exact_evaluations(design: DesignSpec, folder: Path, task: Task) -> dict[str, ExactEvaluation]:
-    """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed, and the design has
-    samples instead. ConfigError where a world cannot give so many problems."""
+    """Suffix of the record -> evaluation; "" is the main one. None if right completions cannot be listed, and the design has
+    samples instead. Raises ConfigError if a world has fewer problems."""
     spec = design.evaluate
     if not isinstance(task, Enumerable):
         _check_sampled(design, task)
@@ -195,7 +201,8 @@ def _exact_evaluations(design: DesignSpec, folder: Path, task: Task) -> dict[str
 
 
 def _check_sampled(design: DesignSpec, task: Task) -> None:
-    """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is called for."""
+    """Raise ConfigError unless a task without listed right completions is evaluated by samples, and no exact evaluation is
+    required."""
     lacks = f"task {task.name}: its right completions cannot be enumerated ({type(task).__name__} has no solutions)"
     spec = design.evaluate
     refuse(
@@ -216,7 +223,7 @@ def _check_sampled(design: DesignSpec, task: Task) -> None:
 
 
 def _task_args(arm: PlannedArm, out: Path) -> tuple[str, ...]:
-    """The arguments of `eval` that name what all arms are trained on, for a policy that is no run."""
+    """The arguments of `eval` that name the training task of all arms, for a policy that is no run."""
     is_world = arm.config.task is None and arm.config.data is None
     return "--world" if is_world else "--task", str(recipe_of(out, arm.name))
 
@@ -230,7 +237,7 @@ def _sft_task(recipe: Path, out: Path) -> ProcessTask:
 def _samples_of_base(
     design: DesignSpec, sampled: SampledEvaluation | None, base: EvaluatedPolicy, config: TrainConfig
 ) -> list[ProcessTask]:
-    """At temperature 1 first, then at the further temperatures of the design."""
+    """Samples at temperature 1 first, then at the further temperatures of the design."""
     if sampled is None or design.evaluate.samples is None:
         return []
     temperatures = (None, *design.evaluate.samples.base_temperatures)
@@ -260,7 +267,7 @@ def _run(
 
 
 def select_arm(sweep: SweepPlan) -> None:
-    """Select an arm on validation problems, where the design selects one and every candidate is evaluated on them."""
+    """Select an arm on validation problems, if the design selects one and every candidate is evaluated on them."""
     select = sweep.design.select
     if select is None:
         return
@@ -270,8 +277,8 @@ def select_arm(sweep: SweepPlan) -> None:
     validated = [run.exact[VALIDATION] for run in sweep.runs if run.arm.name in select.among]
     if not sweep.finished.issuperset([*validated, sweep.base[VALIDATION]]):
         return
-    write_record(sweep)  # design.json, from which `Results.read` learns what is evaluated
-    by_seed = choose(Results.read(sweep.out, split=VALIDATION), select.among, select.by)
+    write_record(sweep)  # design.json, from which `read_results` learns what is evaluated
+    by_seed = choose(read_results(sweep.out, split=VALIDATION), select.among, select.by)
     scores = {name: float(np.mean(values)) for name, values in by_seed.items()}
     seeds = [str(seed) for seed in sweep.design.seeds]  # every candidate has been evaluated at all of them
     for name, values in by_seed.items():
@@ -288,7 +295,7 @@ def _finite(value: float) -> float | None:
 
 
 def write_record(sweep: SweepPlan) -> None:
-    """design.json: what was resolved, and the state of every run."""
+    """Write design.json: the resolved design, and the state of every run."""
     design = sweep.design
     steps = sorted({arm.config.steps for arm in sweep.arms})
     facts = {
@@ -338,7 +345,7 @@ def _run_facts(sweep: SweepPlan, run: SweepRun) -> dict[str, Any]:
 
 
 def task_words(sweep: SweepPlan) -> str:
-    """The world or task that all arms are trained on, in a line."""
+    """The training world or task of all arms, in a line."""
     config = sweep.arms[0].config
     task = task_of(config)
     if isinstance(task, Described):

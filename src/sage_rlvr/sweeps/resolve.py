@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr import plugins
-from sage_rlvr.config import TrainConfig, load, load_config, task_of
+from sage_rlvr.config import TrainConfig, dump, load, load_config, task_of
 from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, Issue, choose_from, refuse, short
 from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, dotted, key_path_of, locate
-from sage_rlvr.results.comparisons import above_colder
-from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
-from sage_rlvr.results.metric import is_of_samples, known_metrics, known_of_samples
-from sage_rlvr.results.read import K
+from sage_rlvr.runs import config_differences
 from sage_rlvr.sweeps.controls import Kind, PlannedArm, controls_of, free_name, linked, twin_of
 from sage_rlvr.sweeps.design import DesignSpec, read_design, suffix_of
+from sage_rlvr.sweeps.runs import as_json
 from sage_rlvr.tasks.abilities import Enumerable
+from sage_rlvr.verdicts.design import BASE, COLDER, TEMPERED, Question
+from sage_rlvr.verdicts.metric import is_of_samples, known_metrics, known_of_samples
+from sage_rlvr.verdicts.of_temperatures import above_colder
+from sage_rlvr.verdicts.results import K
 
 Edits = Sequence[tuple[str, str]]
-"""(dotted key, value as typed) of the command line."""
+"""(dotted key, value as typed) on the command line."""
 
 
 def resolve(design: DesignSpec, source: Path, policy: str | None = None, edits: Edits = ()) -> tuple[list[PlannedArm], list[str]]:
     """The arms with all missing controls, and sentences about controls that do not exist.
 
-    source: the design's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
-    the design makes its own. edits: of the command line, in every arm.
+    source: the design's file, to which paths of recipes are relative and which errors name. policy: the model of every arm, if the
+        design trains one. edits: those of the command line, in every arm.
     """
     arms: list[PlannedArm] = []
     for name in design.arms:
@@ -38,7 +40,7 @@ def resolve(design: DesignSpec, source: Path, policy: str | None = None, edits: 
         if twin := twin_of(arms, arm.config):
             raise ConfigError(f"{source}: arms {twin.name!r} and {name!r} have the same configuration; keep one of them")
         arms.append(arm)
-    loaded = plugins.loaded()  # a process has the plugins of all arms, also of those behind its own, and its run says so
+    loaded = plugins.loaded()  # a process has the plugins of all arms, including those after its arm, and its run names them
     arms = [replace(arm, config=replace(arm.config, plugins=loaded)) for arm in arms]
     notes = _add_controls(arms, design.kinds)
     arms = [linked(arm, arms) for arm in arms]
@@ -74,8 +76,8 @@ def _name_of(recipe: Recipe) -> str:
 
 
 def label_of(stem: str) -> str | None:
-    """The label of a recipe that is called after a method (`rloo`), a guide (`placebo`) or both (`rloo_branch`), as they are
-    registered: RLOO, Placebo, RLOO+Branch, and of SAGE itself SAGE-Branch. None for other names."""
+    """The label of a recipe with the name of a registered method (`rloo`), a guide (`placebo`) or both (`rloo_branch`): RLOO,
+    Placebo, RLOO+Branch, and for SAGE itself SAGE-Branch. None for other names."""
     for registry in (METHODS, GUIDES):
         if stem in registry:
             label = registry.label(stem)
@@ -106,7 +108,7 @@ def _add_controls(arms: list[PlannedArm], kinds: Sequence[Kind]) -> list[str]:
 
 
 def _check_questions(design: DesignSpec, arms: Sequence[PlannedArm], source: Path) -> None:
-    """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
+    """Check that every question names existing arms, an evaluated task, and a metric of the list of comparisons."""
     names = sorted({BASE, TEMPERED, COLDER, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     task, samples = task_of(arms[0].config), design.evaluate.samples
     exact = isinstance(task, Enumerable)
@@ -116,7 +118,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[PlannedArm], source: Pat
     listed = list(dict.fromkeys(metric.written for metric in metrics))
     for question in design.questions:
         metric = question.metric.written
-        # the list in an error has the first and the last k alone, but every k up to that is a metric of samples
+        # the list in an error has only the first and the last k, but every k up to that is a metric of samples
         known = [*listed, metric] if not exact and is_of_samples(question.metric, k_max) else listed
         _check_known(source, "arm", question.a, names)
         _check_known(source, "arm", question.b, names)
@@ -131,7 +133,7 @@ def _check_known(source: Path, noun: str, name: str, known: Sequence[str]) -> No
 
 
 def _unmatched(question: Question, design: DesignSpec, arms: Sequence[PlannedArm]) -> str:
-    """Why there will be no comparison at equal KL or of exact KLs, and the next step; "" where nothing is missing."""
+    """Why there will be no comparison at equal KL or of exact KLs, and the next step; "" if nothing is missing."""
     metric, samples = question.metric, design.evaluate.samples
     if "exact KL" in (metric.name, metric.matched) and not (samples and samples.kl):
         return "needs the exact KL of every arm to the base; set evaluate.samples.kl, such as 8 (samples of each problem)"
@@ -147,11 +149,41 @@ def _unmatched(question: Question, design: DesignSpec, arms: Sequence[PlannedArm
     )
 
 
-# ---- what a reader of the design is told
+# ---- messages for a reader of the design
+
+PARTS = ("advantage", "surrogate", "reduction", "rollout", "extras")  # settings of a method, besides its KL term
+
+
+def differing_parts(a: TrainConfig, b: TrainConfig) -> list[str]:
+    """The parts in which two arms differ: those of their methods, each setting of their KL terms, and other keys of their recipes.
+
+    A KL term that only one of them has is one part.
+    """
+    found = [part for part in PARTS if getattr(a.method, part) != getattr(b.method, part)]
+    one, two = (None if m.anchor is None or m.anchor.is_off else m.anchor for m in (a.method, b.method))
+    if (one is None) != (two is None):
+        found.append("KL term")
+    elif one is not None and two is not None:
+        found += [f"KL term's {f.name}" for f in fields(one) if getattr(one, f.name) != getattr(two, f.name)]
+    trees = (as_json({**dump(config), "method": None}) for config in (a, b))
+    return found + sorted(config_differences(*trees))
+
+
+def several_parts(design: DesignSpec, arms: Sequence[PlannedArm]) -> list[str]:
+    """A sentence for each arm of the design that differs from its control in more than one part."""
+    by_name = {arm.name: arm for arm in arms}
+    control, lines = by_name[design.control], []
+    for name in design.arms:
+        parts = differing_parts(by_name[name].config, control.config)
+        if len(parts) > 1:
+            pair = f"{by_name[name].label} differs from {control.label} in {len(parts)} parts ({', '.join(parts)})"
+            lines.append(f"{pair}: a difference between them is that of all these together")
+    return lines
+
 
 
 def _dropped(recipe: Recipe, changes: Edits) -> str:
-    """In a sentence, what a recipe says of its method that another method's name among the edits drops; "" where nothing."""
+    """A sentence on the settings of a recipe's method that another method's name among the edits drops; "" if none."""
     before, after = load(recipe, ()).get("method"), load(recipe, changes).get("method")
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or before.get("name") == after.get("name"):
         return ""
@@ -161,7 +193,7 @@ def _dropped(recipe: Recipe, changes: Edits) -> str:
 
 def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, edits: Edits) -> str:
     """The error of an arm's recipe, each problem with file and line of the design. An edit of the design is named by its place
-    there (`base.steps`, `edits.method.beta`), one of the command line as it is typed."""
+    in it (`base.steps`, `edits.method.beta`), one of the command line as typed."""
     places = {key_path_of(key): ("base", key) for key in design.base}
     places |= {key_path_of(key): ("arms", arm, "edits", key) for key in design.spec(arm).edits}
     for key, _ in edits:

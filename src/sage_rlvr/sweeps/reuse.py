@@ -9,14 +9,14 @@ from pathlib import Path
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.store import is_store
-from sage_rlvr.evaluation.store.schema import FILE
+from sage_rlvr.evaluation.store.folder import remove
 from sage_rlvr.runs import RECORD, is_run, write_bytes_atomic, write_json_atomic, writing
 from sage_rlvr.runs.files import METRICS
 from sage_rlvr.safe_io import ARRAYS, read_bytes
 from sage_rlvr.sweeps.plan import ADOPTED, SweepPlan
 from sage_rlvr.sweeps.runs import SweepRun
 
-FILES = (RECORD, METRICS)  # of a run that is reused, beside its policy
+FILES = (RECORD, METRICS)  # name of a reused run's file, next to its policy
 
 
 def reusable(sweep: SweepPlan) -> list[tuple[SweepRun, Path]]:
@@ -50,7 +50,7 @@ def _folder(sweep: SweepPlan, name: str) -> Path:
 
 
 def _parts(directory: Path) -> list[Path]:
-    """What is copied of a run, and the folders above it."""
+    """The files to copy from a run, and the folders above it."""
     policy = directory / "policy"
     files = [directory / file for file in FILES]
     return [directory.parents[1], directory.parent, directory, *files, policy, *policy.rglob("*")]
@@ -73,7 +73,7 @@ def reuse_lines(sweep: SweepPlan, taken: Sequence[tuple[SweepRun, Path]]) -> lis
 
 
 def reuse(directory: Path, run: SweepRun, sweep: SweepPlan) -> None:
-    """Copy a finished run and its exact evaluations. The evaluations come first: a run that is there counts as reused whole."""
+    """Copy a finished run and its exact evaluations. The evaluations come first: an existing run counts as reused completely."""
     _copy_records(directory, run, sweep)
     _copy_run(directory, run.directory)
     sweep.finished.add(run.train)
@@ -81,8 +81,8 @@ def reuse(directory: Path, run: SweepRun, sweep: SweepPlan) -> None:
 
 
 def _copy_records(directory: Path, run: SweepRun, sweep: SweepPlan) -> None:
-    """Copies of the exact evaluations beside a finished run, as far as they are called for. Of other problems, temperatures or
-    weights they count as missing, and the evaluation writes over them."""
+    """Copy the exact evaluations of a finished run, as far as they are required. Those of other problems, temperatures or
+    weights count as missing, and the evaluation overwrites them."""
     for suffix, task in run.exact.items():
         record = record_path(directory.parent.parent, directory.name, suffix)
         copy = record_path(sweep.out, run.directory.name, suffix)
@@ -92,7 +92,7 @@ def _copy_records(directory: Path, run: SweepRun, sweep: SweepPlan) -> None:
 
 
 def _copy_run(directory: Path, copy: Path) -> None:
-    """A copy without checkpoints and evaluations, there whole or not at all."""
+    """Copy without checkpoints and evaluations, completely or not at all."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     unfinished = copy.with_name(f".tmp-{copy.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -106,8 +106,8 @@ def _copy_run(directory: Path, copy: Path) -> None:
 
 
 def _stale(sweep: SweepPlan) -> list[Path]:
-    """Evaluations in the folder that are not those called for and cannot become them: their policy is trained first, or it or their
-    problems are others."""
+    """Evaluations in the folder that are not the required ones and cannot become them: their policy is trained first, or it or
+    their problems are others."""
     stale = []
     for task in sweep.tasks:
         if task.output is None or task in sweep.finished or not (task.output.is_file() or is_store(task.output)):
@@ -135,5 +135,4 @@ def clear(sweep: SweepPlan) -> None:
     """Remove the sample stores that are replaced; `eval` overwrites records but not stores."""
     for store in filter(is_store, _stale(sweep)):
         with writing("sample store", store, 0):
-            for file in store.glob(f"{FILE}*"):  # with SQLite's log
-                file.unlink()
+            remove(store)

@@ -20,10 +20,10 @@ from sage_rlvr.training.opening import cores
 
 @dataclass(eq=False)
 class SweepRun:
-    """One arm with one training seed. Made by `plan`, read by everything of a sweep; hashed by identity.
+    """One arm with one training seed. Made by `plan`, read by all modules of a sweep; hashed by identity.
 
-    recipe: the file that it is trained from. after: what must be finished before it is trained. exact: suffix of the record ->
-    its evaluation; samples, kl: None where the design has none.
+    recipe: the file that it is trained from. after: tasks that must be finished before it is trained. exact: suffix of the record
+        -> its evaluation; samples, kl: None if the design has none.
     """
 
     arm: PlannedArm
@@ -42,7 +42,7 @@ class SweepRun:
 
     @property
     def label(self) -> str:
-        """Arm and seed, as progress and messages name the run: "GRPO s0"."""
+        """Arm and seed, as in progress and messages: "GRPO s0"."""
         return f"{self.arm.label} s{self.seed}"
 
     @cached_property
@@ -65,16 +65,16 @@ class SweepRun:
 
     @property
     def steps_done(self) -> int:
-        """Steps there are, read from its metrics (a torn last line does not count)."""
+        """Number of finished steps, from its metrics (a torn last line does not count)."""
         return min(self.config.steps, count_lines(self.directory / METRICS))
 
     @property
     def trained(self) -> bool:
-        """Whether this very configuration has ended here: a run of `--steps 40` must not pass for the whole one."""
+        """Whether exactly this configuration has ended in the folder: a run of `--steps 40` must not count as the full one."""
         return self.is_trained_in(self.directory)
 
     def is_trained_in(self, directory: Path) -> bool:
-        """Whether the folder holds a finished run of this configuration. Raises ConfigError for a damaged run.json."""
+        """Whether the folder contains a finished run of this configuration. Raises ConfigError for a damaged run.json."""
         if not (directory / "policy" / "config.json").exists() or count_lines(directory / METRICS) < self.config.steps:
             return False
         return not self._differences(directory)
@@ -93,18 +93,18 @@ class SweepRun:
             )
 
     def _differences(self, directory: Path) -> dict[str, tuple[Any, Any]]:
-        """Key -> (there, here) where the settings of the run in the folder are others. A local policy is known by its weights,
-        wherever its folder lies."""
+        """Key -> (in the folder, in this run) for differing settings. A local policy is identified by its weights,
+        wherever its folder is."""
         facts = read_record(directory, ("config", "data"), ConfigError, self._elsewhere())
         changed = config_differences(facts["config"], as_json(dump(self.config)))
         data = differences({"data": facts["data"]}, as_json({"data": run_facts(self.config)}))
-        data = {key: pair for key, pair in data.items() if "(absent)" not in pair}  # what only one version notes
+        data = {key: pair for key, pair in data.items() if "(absent)" not in pair}  # what only one version records
         if not data and "model_sha256" in facts["data"]:
             changed.pop("model", None)
         return changed | data
 
     def _elsewhere(self) -> str:
-        """What helps where this run cannot go on."""
+        """The next step if this run cannot continue."""
         return f"choose another --out, or delete {self.directory} to train this arm again"
 
 

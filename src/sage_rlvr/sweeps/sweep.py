@@ -1,23 +1,28 @@
 """`sage-rlvr sweep DESIGN.yaml`: train, evaluate and sample every run of a design in separate processes; resumable at any time.
 
-    OUT/design.json                    what was resolved: arms, controls that were added and why, state of every run
-    OUT/recipes/<arm>.yaml             the whole recipe of an arm, as its runs are given it
-    OUT/runs/<arm>-s<seed>/            the training runs, with samples/ in them; runs/base/samples/ of the base
-    OUT/evaluations/base.npz           exact evaluations: base and <arm>-s<seed>, with -<world> of others, -validation
-    OUT/policy/                        the base policy, where the design makes its own
-    OUT/summary.json, summary.md       numbers, sentences, and what was not run
+    OUT/design.json                    the resolved design: arms, added controls and why, state of every run
+    OUT/recipes/<arm>.yaml             the full recipe of an arm, as its runs receive it
+    OUT/runs/<arm>-s<seed>/            the training runs, each with samples/; runs/base/samples/ for the base
+    OUT/evaluations/base.npz           exact evaluations: base and <arm>-s<seed>, with -<world> for others, -validation
+    OUT/policy/                        the base policy, if the design trains one
+    OUT/summary.json, summary.md       numbers, sentences, and omitted runs
     OUT/probabilities.npz              success probabilities of every problem, policy and temperature
+    OUT/lock                           held by the running sweep or demo
 
-The folder of a `sage-rlvr demo` is one of these: what is complete there, by configuration and weights, is not made again.
+The folder of a `sage-rlvr demo` is one of these: complete results, by configuration and weights, are not made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from sage_rlvr.config import to_yaml
+from sage_rlvr.errors import RunLocked
 from sage_rlvr.runs import write_text_atomic, writing
 from sage_rlvr.safe_io import read_text
 from sage_rlvr.sweeps.design import suffix_of, world_named
@@ -27,11 +32,37 @@ from sage_rlvr.sweeps.plan import SweepPlan, select_arm, write_record
 from sage_rlvr.sweeps.processes import ProcessTask, run_tasks
 from sage_rlvr.sweeps.reuse import clear, replaced, reusable, reuse, reuse_lines
 
+LOCK = "lock"
+
 
 def run(sweep: SweepPlan, workers: int, console: Console) -> bool:
-    """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
-    the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
+    """Run missing tasks, `workers` processes of one thread at a time; True if nothing failed. A failure is printed and
+    the rest continues; Ctrl-C lets every training run save, and records the progress."""
     sweep.workers = workers
+    with _alone(sweep.out):
+        return _run(sweep, workers, console)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the lock of a sweep's folder. Raises RunLocked if another sweep has it: the two would train the same runs."""
+    with writing("sweep", out, 0):
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunLocked(
+                f"{out}: another sweep or demo is working in this folder. Wait until it ends, or stop it; then the same command "
+                "continues. For a second sweep at the same time choose another --out"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run(sweep: SweepPlan, workers: int, console: Console) -> bool:
     write_recipes(sweep)
     _print(console, replaced(sweep))
     clear(sweep)
@@ -48,10 +79,10 @@ def run(sweep: SweepPlan, workers: int, console: Console) -> bool:
 
     try:
         with display(sweep, console) as show:
-            run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds)
+            run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds, sweep.started)
             select_arm(sweep)
-            if sweep.choice is not None and sweep.choice["chosen"]:  # its test, which waited for the selection
-                run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds)
+            if sweep.choice is not None and sweep.choice["chosen"]:  # its test evaluation, which waited for the selection
+                run_tasks(sweep.tasks, workers, show, failed, sweep.finished, sweep.seconds, sweep.started)
     finally:
         write_record(sweep)
     return not sweep.failures
@@ -63,14 +94,14 @@ def _print(console: Console, lines: Sequence[str]) -> None:
 
 
 def write_recipes(sweep: SweepPlan) -> None:
-    """The recipe of every arm and world, as its runs are given it."""
+    """Write the recipe of every arm and world for its runs."""
     with writing("sweep", sweep.out, 1 << 20):
         (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)
         (sweep.out / "evaluations").mkdir(exist_ok=True)
         texts = {arm.name: to_yaml(arm.config) for arm in sweep.arms}
         for name in sweep.design.evaluate.ood:
             world = to_yaml(world_named(name, sweep.source.parent)).replace("\n", "\n  ").rstrip()
-            # a recipe that is never run: `eval --world` reads the world alone
+            # a recipe that is never run: `eval --world` reads only the world
             texts[f"world-{suffix_of(name)}"] = f"steps: 1\nworld:\n  {world}\n"
         for name, text in texts.items():
             path = recipe_of(sweep.out, name)

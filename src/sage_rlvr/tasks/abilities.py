@@ -1,22 +1,23 @@
-"""What a task may be beyond `sage_rlvr.Task`: protocols of the members that go together, asked for by isinstance.
+"""Abilities of a task beyond `sage_rlvr.Task`: protocols of members that belong together, tested by isinstance.
 
     if isinstance(task, Enumerable):
         right = task.solutions(problem)
 
 A task does not inherit these: it has an ability as soon as it has its members. Members that every task has, with a default that
-a task may override, are those of `Task` (`base.py`). `Any` is the task's own problem type; `WithId`, `WithAnswer` and
-`WithGuidance` are what such a problem may have.
+a task may override, are those of `Task` (`base.py`). `Any` is the task's problem type; `WithId`, `WithAnswer` and `WithGuidance`
+describe such a problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sage_rlvr.verifiers import Verdict
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.checks import Case, Check
+    from sage_rlvr.tasks.forms import Form
     from sage_rlvr.tasks.turns import Response, Turn
 
 
@@ -34,13 +35,13 @@ class Recoverable(Protocol):
     """A problem can be made from its id, for readers of stored numbers."""
 
     def problem_of(self, problem_id: str) -> Any:
-        """The problem of an id. DataError for a text that is no id of this task."""
+        """Return the problem with this id. Raise DataError for a text that is not an id of this task."""
         ...
 
 
 @runtime_checkable
 class Generated(Protocol):
-    """Problems are drawn by a law instead of listed."""
+    """Problems are drawn from a distribution instead of listed."""
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> Sequence[Any]:
         """n problems of an evaluation."""
@@ -53,29 +54,66 @@ class Generated(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """The problems that a record says it is of can be put in words, for pages and plans."""
+    """The problems of a record can be described in words, for pages and plans."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What decides the problems of an evaluation, as a record keeps it."""
+        """Settings that determine the problems of an evaluation, as stored in a record."""
         ...
 
     def described(self, identity: Mapping[str, Any]) -> str:
-        """Those problems in a line."""
+        """Describe those problems in a line."""
         ...
 
 
 @runtime_checkable
 class Classified(Protocol):
-    """Right answers are told apart in kinds, which a report counts if the task is also `Enumerable` and `Recoverable`."""
+    """Right answers are classified into kinds, which a report counts if the task is also `Enumerable` and `Recoverable`."""
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """Name of each way to tell answers apart -> how its kinds are spelled, or ""."""
+        """Name of each classification -> how its kinds are written, or ""."""
         ...
 
     def kinds_of(self, problem: Any, text: str) -> list[str]:
-        """The kind of a right completion in each of those ways."""
+        """The kind of a right completion in each classification."""
+        ...
+
+
+@runtime_checkable
+class Formed(Protocol):
+    """Completions, right or wrong, have forms that a report counts if the task is also `Recoverable`: the answers that a policy
+    still tries."""
+
+    @property
+    def answer_marks(self) -> tuple[str, ...]:
+        """Names of features that an answer may have."""
+        ...
+
+    def answer_form(self, problem: Any, text: str) -> Form:
+        """The family and the marks of a completion."""
+        ...
+
+    def families(self, problem: Any) -> Collection[str]:
+        """The families of all well-formed answers."""
+        ...
+
+    def answers(self, problem: Any) -> Sequence[str]:
+        """All right answers, each in canonical form."""
+        ...
+
+
+@runtime_checkable
+class ClassifiesStates(Protocol):
+    """The states of a completion fall into classes by the next token's role, for guides and measures per kind of state."""
+
+    @property
+    def state_classes(self) -> tuple[str, ...]:
+        """The names of the classes; every state belongs to one of them."""
+        ...
+
+    def state_class(self, text: str) -> str:
+        """The class of the state after `text`, the completion so far."""
         ...
 
 
@@ -90,11 +128,11 @@ class Conversational(Protocol):
 
 @runtime_checkable
 class ReadsAnswers(Protocol):
-    """The answer is read at a place of the completion that `verify_all` can be told to change."""
+    """The place of the answer in a completion is an option of `verify_all`."""
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Where an answer is read: answer_in, tag, closed."""
+        """The place of an answer: answer_in, tag, closed."""
         ...
 
     def verify_all(self, pairs: Sequence[tuple[Any, str]], **options: Any) -> list[Verdict]:
@@ -113,7 +151,7 @@ class Referenced(Protocol):
 
 @runtime_checkable
 class Counted(Protocol):
-    """The answers that a blind guess chooses among can be counted."""
+    """The well-formed answers of a blind guesser can be counted."""
 
     def candidates(self, problem: Any) -> int:
         """Number of well-formed answers of a problem, right and wrong."""
@@ -121,8 +159,17 @@ class Counted(Protocol):
 
 
 @runtime_checkable
+class Guessed(Protocol):
+    """More guessers than the one that draws any well-formed answer, for the chance floor."""
+
+    def guesses(self, problem: Any) -> tuple[float, ...]:
+        """The probability that one guess is right, for each of these guessers; () if it is not known."""
+        ...
+
+
+@runtime_checkable
 class HasGolds(Protocol):
-    """Each problem has one gold answer, which a guesser of the other problems knows."""
+    """Each problem has one gold answer, which a guesser knows for the other problems."""
 
     def golds(self, problems: Sequence[Any]) -> list[str]:
         """The gold answers of these problems."""
@@ -140,20 +187,20 @@ class Documented(Protocol):
 
 @runtime_checkable
 class Audited(Protocol):
-    """The task has its own checks of its verifier (`sage_rlvr.tasks.checks`)."""
+    """The task has checks of its verifier (`sage_rlvr.tasks.checks`)."""
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """The checks; k: guesses of the guess floors."""
         ...
 
     def audited(self) -> str:
-        """What the checks look at, in a line."""
+        """Describe the subject of the checks in a line."""
         ...
 
 
 @runtime_checkable
 class Worked(Protocol):
-    """There are worked examples, to train a policy on before RL."""
+    """Worked examples exist, to train a policy on before RL."""
 
     def examples(self, split: str, seed: int, start: int, n: int) -> Sequence[tuple[Any, str | tuple[Turn, ...]]]:
         """Examples start..start+n-1 of an endless stream: a problem, and a right completion or the turns of an episode."""
@@ -166,7 +213,7 @@ class Spelled(Protocol):
 
     @property
     def characters(self) -> Sequence[str]:
-        """All that prompts and completions are written with; an entry of several characters is one token."""
+        """All characters of prompts and completions; an entry of several characters is one token."""
         ...
 
 
@@ -174,8 +221,8 @@ class Spelled(Protocol):
 class Environment(Protocol):
     """A completion is an episode of several turns, between which an environment (a tool, a test, a user) answers.
 
-    `reply` and `judge` read the policy's own words and replay the environment from them, so that nothing that the policy writes
-    can pass for a reply. `answer_key` and `verify_all` then take a tuple of texts instead of a text.
+    `reply` and `judge` read only the policy's text and replay the environment from it, so that the policy cannot write a fake
+    reply. `answer_key` and `verify_all` then take a tuple of texts instead of a text.
     """
 
     @property
@@ -184,7 +231,7 @@ class Environment(Protocol):
         ...
 
     def reply(self, problem: Any, responses: Sequence[str]) -> str | None:
-        """What the environment says after these turns of the policy; None: the episode is over."""
+        """The environment's reply after these turns of the policy; None: the episode is over."""
         ...
 
     def judge(self, problem: Any, responses: Sequence[str]) -> Verdict:
@@ -194,7 +241,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class ParallelEnvironment(Protocol):
-    """An `Environment` that finds many replies and verdicts at once."""
+    """An `Environment` that computes many replies and verdicts at once."""
 
     def reply_all(self, pairs: Sequence[tuple[Any, Sequence[str]]]) -> list[str | None]:
         """`reply` of many (problem, turns of the policy)."""
@@ -210,22 +257,22 @@ class Pointing(Protocol):
     """The task can point at the step that a problem needs, for the teacher `patch`."""
 
     def pointer(self, problem: Any) -> str:
-        """Where the reference answer acts and what kind of step it takes, but not the step."""
+        """The place and kind of the reference answer's step, but not the step."""
         ...
 
 
 @runtime_checkable
 class Locating(Protocol):
-    """The task can say where a completion acts, for the teacher `policy`."""
+    """The task can name the place at which a completion acts, for the teacher `policy`."""
 
     def where(self, problem: Any, text: str) -> str:
-        """Where a completion acts, but not how; "" for one that does nothing."""
+        """The place at which a completion acts, but not how; "" if it does nothing."""
         ...
 
 
 @runtime_checkable
 class WithId(Protocol):
-    """A problem: it has an id, by which stores and metrics tell it from others. Every task's problems are."""
+    """A problem with an id, by which stores and metrics identify it. Every task's problems have one."""
 
     @property
     def problem_id(self) -> str:
@@ -235,7 +282,7 @@ class WithId(Protocol):
 
 @runtime_checkable
 class WithAnswer(Protocol):
-    """A problem that has its gold answer, for audits and to be shown."""
+    """A problem with its gold answer, for audits and for printing."""
 
     @property
     def answer(self) -> Any:
@@ -245,7 +292,7 @@ class WithAnswer(Protocol):
 
 @runtime_checkable
 class WithGuidance(Protocol):
-    """A problem with a hint in its prompt, as `Task.guided` makes it. A dataclass, since another hint may take its place."""
+    """A problem with a hint in its prompt, as `Task.guided` makes it. A dataclass, since another hint may replace it."""
 
     @property
     def guidance(self) -> Any:
@@ -254,20 +301,22 @@ class WithGuidance(Protocol):
 
 
 ABILITIES = (
-    Enumerable, Recoverable, Generated, Described, Classified, Conversational, ReadsAnswers, Referenced, Counted, HasGolds,
-    Documented, Audited, Worked, Spelled, Environment, ParallelEnvironment, Pointing, Locating,
+    Enumerable, Recoverable, Generated, Described, Classified, Formed, ClassifiesStates, Conversational, ReadsAnswers, Referenced,
+    Counted, HasGolds, Documented, Audited, Worked, Spelled, Environment, ParallelEnvironment, Pointing, Locating,
 )  # fmt: skip
 
 __all__ = [
     "ABILITIES",
     "Audited",
     "Classified",
+    "ClassifiesStates",
     "Conversational",
     "Counted",
     "Described",
     "Documented",
     "Enumerable",
     "Environment",
+    "Formed",
     "Generated",
     "HasGolds",
     "Locating",

@@ -1,9 +1,9 @@
-"""What a task is, to training on all engines, exact and sampled evaluation, and the audit.
+"""The interface of a task for training on all engines, exact and sampled evaluation, and the audit.
 
     problem -> prompt -> completion -> verdict
 
-`Task` is the base class: four members that a task must have, and members with a default that it may override. What a task may be
-beyond them (enumerable, generated, with worked examples, an environment of several turns, ...) are the protocols of
+`Task` is the base class: four members that a task must have, and members with a default that it may override. Further abilities
+(enumerable, generated, with worked examples, an environment of several turns, ...) are the protocols of
 `sage_rlvr.tasks.abilities`. A class with a misspelled or a missing member is a ConfigError.
 """
 
@@ -25,6 +25,8 @@ import numpy as np
 
 from sage_rlvr import members
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.ids import name_id
+from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.abilities import (
     ABILITIES,
     Conversational,
@@ -38,66 +40,64 @@ from sage_rlvr.tasks.abilities import (
 )
 from sage_rlvr.tasks.turns import Response, Turn
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import marked_span, span_of
+from sage_rlvr.verifiers.answers import AnswerReading, marked_span, span_of
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.prompts import PromptFormat
 
-# Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
+# Appended to a completion that was cut off or has an id without text, so that no verifier accepts it.
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
 MAX_NEW_TOKENS = 3072
 
 
 class Task(ABC):
-    """A family of problems with a checkable answer. `Any` is the task's own problem type, which has a `problem_id`.
+    """A family of problems with a checkable answer. `Any` is the task's problem type, which has a `problem_id`.
 
-    A subclass is as a rule a frozen dataclass; its fields are what a recipe may set. ConfigError for one with a public name that is
-    near the name of a member (`members.check_names`).
+    A subclass is usually a frozen dataclass; its fields are the settings of a recipe. Raises ConfigError for one with a public name
+    that resembles the name of a member (`members.check_names`).
     """
 
     worlds: ClassVar[Mapping[str, Any]] = {}
-    """Named worlds of the class, NAME:WORLD of the command line; the bare name is a run's own."""
+    """Named worlds of the class, NAME:WORLD of the command line; the name without WORLD is a run's task."""
 
-    if TYPE_CHECKING:  # read-only, so that a task may give each as a class attribute, a field or a property
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in tables, stores and reports. Required."""
 
-        @property
-        def name(self) -> str:
-            """What tables, stores and reports call it. Required."""
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens that a completion may take, by default 3072."""
+        return MAX_NEW_TOKENS
 
-        @property
-        def max_new_tokens(self) -> int:
-            """Tokens that a completion may take, by default 3072."""
+    @property
+    def form(self) -> PromptFormat | None:
+        """The format that writes `messages`, if one of `FORMATS` does."""
+        return None
 
-        @property
-        def form(self) -> PromptFormat | None:
-            """The format that writes `messages`, if one of `FORMATS` does."""
+    @property
+    def needs_chat_template(self) -> bool:
+        """Whether a policy without a chat template gets an error instead of a plain prompt."""
+        return False
 
-        @property
-        def needs_chat_template(self) -> bool:
-            """Whether a policy whose tokenizer has no chat template gets an error instead of a plain prompt."""
+    @property
+    def token_classes(self) -> tuple[tuple[str, str], ...] | None:
+        """(class, regex) of the tokens of completions that are not in words: no reasoning patterns are read in them."""
+        return None
 
-        @property
-        def token_classes(self) -> tuple[tuple[str, str], ...] | None:
-            """(class, regex) of the tokens of completions that are not in words: no reasoning patterns are read in them."""
-
-        @property
-        def identity(self) -> Mapping[str, Any]:
-            """What decides the problems of an evaluation, as a record keeps it."""
-
-    else:  # plain values: a field of a dataclass without a default would take a property for its default
-        max_new_tokens, form, needs_chat_template, token_classes = MAX_NEW_TOKENS, None, False, None
-
-        @property
-        def identity(self):
-            return {"name": self.name}
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Settings that determine the problems of an evaluation, as stored in a record."""
+        return {"name": self.name}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        members.check_fields(cls, "task")
         members.check_names(cls, Task, "task", *ABILITIES, singular=True)
 
     @abstractmethod
     def problems(self, split: str) -> Sequence[Any]:
-        """Those of "train", "validation" or "test"; a set that has no splits gives all of them."""
+        """The problems of "train", "validation" or "test"; a set without splits returns all of them."""
 
     @abstractmethod
     def prompt(self, problem: Any) -> str:
@@ -105,33 +105,33 @@ class Task(ABC):
 
     @abstractmethod
     def verify(self, problem: Any, completion: str) -> Verdict:
-        """The verdict on a completion. It answers every text and never raises on one."""
+        """The verdict on a completion. It accepts every text and never raises an error for one."""
 
     def first(self, split: str, n: int) -> Sequence[Any]:
-        """The first n of `problems(split)`; to be overridden where making all of them takes long."""
+        """The first n of `problems(split)`; override it if making all of them takes long."""
         return self.problems(split)[:n]
 
     def verify_all(self, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
-        """Many verdicts at once; to be overridden where they are found in parallel."""
+        """Many verdicts at once; override it if they are computed in parallel."""
         return [self.verify(problem, completion) for problem, completion in pairs]
 
     def answer_key(self, problem: Any, completion: Any) -> str | None:
-        """What a completion answers, equal for two that give the same answer; None without one. By default the text, spaces
-        aside."""
+        """The answer in a completion, equal for two with the same answer; None without one. By default the text with normalized
+        spaces."""
         return " ".join("".join(completion).split()) or None
 
     @property
     def keyed(self) -> bool:
-        """Whether the task itself says which completions give the same answer, by an `answer_key` of its own."""
+        """Whether the task defines which completions give the same answer, by overriding `answer_key`."""
         return type(self).answer_key is not Task.answer_key
 
     def answer_span(self, problem: Any, text: str) -> tuple[int, int] | None:
-        """Where a completion's own answer stands, (first, end) in characters; None without one. By default behind the last mark of
-        an answer."""
+        """Span of a completion's answer, (first, end) in characters; None without one. By default the text after the last mark
+        of an answer."""
         return marked_span(text)
 
     def choices(self, problem: Any) -> float | None:
-        """Number of answers that a blind guess chooses among for each right one; None if unknown."""
+        """Number of answers per right one that a blind guesser chooses from; None if unknown."""
         return None
 
     def guided(self, problem: Any, guidance: str) -> Any:
@@ -139,8 +139,8 @@ class Task(ABC):
         return Guided(problem, guidance)
 
     def leaks(self, problem: Any, hint: str) -> bool:
-        """Whether guidance holds the reference answer; by default as a whole word of it, spaces aside, and False for a task or a
-        problem that has no reference answer."""
+        """Whether guidance contains the reference answer; by default as a complete word of it, with normalized spaces, and False
+        for a task or problem without a reference answer."""
         gold = " ".join(str(self.reference(problem)).split()) if isinstance(self, Referenced) else ""
         return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
 
@@ -151,14 +151,14 @@ class Task(ABC):
         return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
 
     def fingerprint(self, problems: Sequence[Any]) -> str:
-        """Hash of problems as they are asked, which a sample store compares; by default of their ids and prompts."""
+        """Hash of problems with their prompts, which a sample store compares; by default of ids and prompts."""
         return hash_of([[p.problem_id, self.prompt(p)] for p in problems])
 
     @property
     def verifier_hash(self) -> str:
-        """Which verifier judges, and under which limits: of a task of this package the version (`sage_rlvr.verifiers.versions`), of
-        any other the hash of the module that it is written in, behind the version where it inherits from a task of this package.
-        ConfigError where Python has no source."""
+        """Identity of the verifier and its limits: for a task of this package the version (`sage_rlvr.verifiers.versions`), for
+        others the hash of their module, after the version if they inherit from a task of this package.
+        Raises ConfigError if Python has no source."""
         sources = _sources_outside(type(self))
         if not sources:
             return self._verifier_version
@@ -167,18 +167,18 @@ class Task(ABC):
 
     @property
     def _verifier_version(self) -> str:
-        """`version_hash` of a verifier of this package, under the task's settings; "" where the task brings its own."""
+        """`version_hash` of a verifier of this package, under the task's settings; "" if the task has its own."""
         return ""
 
     def files(self) -> dict[str, str]:
-        """Name -> SHA-256 of the files that the task is made of, so that a resume notices others."""
+        """Name -> SHA-256 of the task's files, so that a resume notices changes."""
         return {}
 
     def ready(self, say: Callable[[str], None], split: str) -> None:  # noqa: B027  (most tasks have nothing to report)
-        """Reports what is to be known of a split before anything is trained or sampled on it, and raises for what cannot work."""
+        """Report facts about a split before training or sampling on it, and raise an error if that cannot work."""
 
     def audited(self) -> str:
-        """What an audit looks at, in a line."""
+        """Describe the subject of an audit in a line."""
         return f"{len(self.problems('test'))} problems"
 
 
@@ -187,12 +187,14 @@ _NEEDS = "name: ClassVar[str], problems(split), prompt(problem) and verify(probl
 
 
 def check_task(task: Any) -> None:
-    """ConfigError for a task whose class `check_class` refuses; called before anything is trained, evaluated or sampled."""
+    """Raise ConfigError for a task with an invalid class (`check_class`); called before anything is trained, evaluated or
+    sampled."""
     check_class(f"task {type(task).__name__}", type(task))
 
 
 def check_class(who: str, kind: Any) -> None:
-    """ConfigError for a class that does not inherit `Task`, lacks a member of it, or has only some of the methods of an ability.
+    """Raise ConfigError for a class that does not inherit `Task`, lacks a member of it, or has only some of the methods of an
+    ability.
 
     who: its name in error messages.
     """
@@ -210,13 +212,16 @@ def check_class(who: str, kind: Any) -> None:
             )
 
 
+TASKS: Registry[Any] = Registry("task", check=check_class)
+
+
 def is_outside(kind: type) -> bool:
-    """Whether a class is a user's: neither of this package nor of Python."""
+    """Whether a class is defined outside this package and Python's standard library."""
     return kind.__module__.partition(".")[0] not in {"sage_rlvr", *sys.stdlib_module_names}
 
 
 def _sources_outside(kind: type) -> list[str]:
-    """The modules that a class and its bases outside of this package are written in, as text. ConfigError without a source."""
+    """The source of the modules of a class and its bases outside this package. Raises ConfigError without a source."""
     names = dict.fromkeys(one.__module__ for one in kind.__mro__ if is_outside(one))
     try:
         return [inspect.getsource(sys.modules[name]) for name in names]
@@ -228,11 +233,11 @@ def _sources_outside(kind: type) -> list[str]:
 
 
 class PromptedTask(Task):
-    """A task that a `PromptFormat` asks and reads. problem.question: its text, or its messages."""
+    """A task with a `PromptFormat` for prompts and answers. problem.question: its text, or its messages."""
 
     @abstractmethod
     def verify_all(self, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
-        """The verdicts on many (problem, completion), found in worker processes with limits on time and memory."""
+        """The verdicts on many (problem, completion), computed in worker processes with limits on time and memory."""
 
     def messages(self, problem: Any) -> Any:
         """The prompt as a conversation."""
@@ -244,7 +249,7 @@ class PromptedTask(Task):
 
     @property
     def _format(self) -> PromptFormat:
-        """The format; a task whose `form` may be None writes its prompts itself."""
+        """The format; a task with `form` None writes its prompts itself."""
         assert self.form is not None
         return self.form
 
@@ -257,21 +262,21 @@ class PromptedTask(Task):
         return str(problem.answer)
 
     def answer_span(self, problem: Any, text: str) -> tuple[int, int] | None:
-        """Where the format reads the answer; without a format behind the last mark of one."""
-        return marked_span(text) if self.form is None else span_of(text, **self.form.reading)[0]
+        """The place where the format reads the answer; without a format after the last mark of one."""
+        return marked_span(text) if self.form is None else span_of(text, AnswerReading(**self.form.reading))[0]
 
 
 def ready(task: Task, say: Callable[[str], None], split: str) -> None:
-    """`Task.ready` of a split, before anything is trained or sampled on it; before it what `check_task` and `check_ids` refuse."""
+    """Run `Task.ready` of a split before anything is trained or sampled on it, after `check_task` and `check_ids`."""
     check_task(task)
     check_ids(task, split)
     task.ready(say, split)
 
 
 def check_ids(task: Task, split: str, problems: Sequence[Any] | None = None) -> None:
-    """DataError where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart.
+    """Raise DataError if the problems of a task from outside have no distinct ids, by which stores and metrics identify them.
 
-    problems: by default all of the split, where they are a list; those of a `Generated` task are one in training alone, and a draw
+    problems: by default all of the split, if they are listed; those of a `Generated` task are a list only in training, and a sample
     of them may repeat.
     """
     if not is_outside(type(task)):
@@ -290,7 +295,7 @@ def check_ids(task: Task, split: str, problems: Sequence[Any] | None = None) -> 
 def problems_of(task: Task, split: str, seed: int, n: int | None, sampling: str = "iid") -> list[Any]:
     """The problems of an evaluation: n draws of the task's law (None: 300), or the first n of its list (None: all).
 
-    Of the split train always of the list: the problems that a run on this task trains on, whatever seed and sampling.
+    For the split train always from the list: the training problems of a run on this task, for any seed and sampling.
     """
     check_task(task)
     if isinstance(task, Generated) and split != "train":
@@ -299,19 +304,19 @@ def problems_of(task: Task, split: str, seed: int, n: int | None, sampling: str 
 
 
 def turns_of(task: Task) -> int:
-    """The most turns of a policy in an episode of a task; 1 where a completion is one text."""
+    """The most turns of a policy in an episode of a task; 1 if a completion is one text."""
     return task.turns if isinstance(task, Environment) else 1
 
 
 def replies(task: Task, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[str | None]:
-    """What the environment of a task says after the turns of a policy; None where the episode is over."""
+    """The replies of a task's environment after the turns of a policy; None if the episode is over."""
     if isinstance(task, ParallelEnvironment):
         return list(task.reply_all(pairs))
     return [environment_of(task).reply(problem, responses) for problem, responses in pairs]
 
 
 def environment_of(task: Task) -> Environment:
-    """The task, for who needs an environment. ConfigError for a task that has no turns."""
+    """The task as an environment. Raises ConfigError for a task without turns."""
     if not isinstance(task, Environment):
         raise ConfigError(
             f"task {task.name}: {type(task).__name__} has no episodes, so it has no verdict on several turns; give it turns, "
@@ -321,8 +326,8 @@ def environment_of(task: Task) -> Environment:
 
 
 def verdicts(task: Task, pairs: Sequence[tuple[Any, Response]]) -> list[Verdict]:
-    """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. DataError where the task's member
-    gives anything else."""
+    """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. Raises DataError if the task's
+    member returns anything else."""
     results, member = _judged(task, pairs)
     who = f"task {task.name}: {type(task).__name__}.{member} must return"
     if len(results) != len(pairs):
@@ -337,7 +342,7 @@ def verdicts(task: Task, pairs: Sequence[tuple[Any, Response]]) -> list[Verdict]
 
 
 def _judged(task: Task, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], str]:
-    """What the task's member returns, and the name of that member."""
+    """The results of the task's member, and the name of that member."""
     if not pairs or isinstance(pairs[0][1], str):
         own = type(task).verify_all is not Task.verify_all
         return list(task.verify_all(pairs)), "verify_all" if own else "verify"
@@ -347,7 +352,8 @@ def _judged(task: Task, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], st
 
 
 def reference(task: Task, problem: Any) -> str:
-    """One right answer of a problem. ConfigError for a task that has none to give, DataError for a problem without one."""
+    """One right answer of a problem. Raises ConfigError for a task without reference answers, DataError for a problem without
+    one."""
     if not isinstance(task, Referenced):
         raise ConfigError(
             f"task {task.name}: {type(task).__name__} has no reference(problem), the right answer that the policy's probability "
@@ -363,7 +369,7 @@ def reference(task: Task, problem: Any) -> str:
 
 
 def gold_of(task: Task, problem: Any) -> str | None:
-    """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
+    """The gold answer in a problem's row or document, for printing; None without one, as for Countdown, where any right
     expression is an answer."""
     answer = problem.answer if isinstance(problem, WithAnswer) else None
     if answer is None and isinstance(task, Documented):
@@ -372,17 +378,15 @@ def gold_of(task: Task, problem: Any) -> str | None:
 
 
 def answer_id(key: str | None) -> int:
-    """A key of `answer_key` as a number of 64 bits, the same on every machine; 0 where there is no answer."""
-    if key is None:
-        return 0
-    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
+    """A key of `answer_key` as a number of 64 bits, the same on every machine; 0 without an answer."""
+    return 0 if key is None else name_id(key)
 
 
 @dataclass(frozen=True)
 class Guided:
-    """A problem that is asked with guidance in its prompt: in the default wording, of a task that has no `guided` of its own.
+    """A problem with guidance in its prompt: in the default wording, for a task without `guided`.
 
-    `Task.guided` makes it; `prompt_text` and `prompt_messages` read it. Only prompts are made of it; verdicts, answers and
+    `Task.guided` makes it; `prompt_text` and `prompt_messages` read it. It is used only for prompts; verdicts, answers and
     references are those of the plain problem.
     """
 
@@ -391,17 +395,17 @@ class Guided:
 
     @property
     def problem_id(self) -> str:
-        """The plain problem's."""
+        """The plain problem's id."""
         return str(self.problem.problem_id)
 
 
 def guided(task: Task, problem: Any, guidance: str) -> Any:
-    """The problem with guidance in its prompt; itself if there is none to give."""
+    """The problem with guidance in its prompt; the unchanged problem without guidance."""
     return task.guided(problem, guidance) if guidance else problem
 
 
 def prompt_text(task: Task, problem: Any) -> str:
-    """The prompt as plain text; guidance in the default wording stands before it, as a prompt may end in an opening."""
+    """The prompt as plain text; guidance in the default wording precedes it, as a prompt may end in an opening."""
     if isinstance(problem, Guided):
         return f"Guidance: {problem.guidance}\n\n{task.prompt(problem.problem)}"
     return task.prompt(problem)
@@ -421,16 +425,16 @@ def hash_of(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# how generated problems are drawn: counter-based streams of bits, pure functions of their path, and the first that differ
+# sampling of generated problems: counter-based streams of bits, pure functions of their path, and the first distinct problems
 
 
 def stream(*path: int) -> np.random.Philox:
-    """A counter-based bit stream; only its raw 64-bit words are used, which every numpy version gives alike."""
+    """A counter-based bit stream; only its raw 64-bit words are used, which are the same in every numpy version."""
     return np.random.Philox(np.random.SeedSequence(list(path)))
 
 
 def words(*path: int) -> Iterator[int]:
-    """The endless 64-bit words of a stream, as whole numbers from 0 to 2^64 - 1."""
+    """The endless 64-bit words of a stream, as integers from 0 to 2^64 - 1."""
     bits = stream(*path)
     while True:
         yield from (int(word) for word in bits.random_raw(64))
@@ -439,7 +443,7 @@ def words(*path: int) -> Iterator[int]:
 def different(
     blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int, by: Callable[[Any], Any] = attrgetter("problem_id")
 ) -> list[Any]:
-    """The first n problems of blocks of examples that differ in `by`; fewer where `dry` blocks in a row bring none."""
+    """The first n problems of blocks of examples that differ in `by`; fewer if `dry` blocks in a row contain no new one."""
     problems: dict[str, Any] = {}
     stale = 0
     for drawn in blocks:
@@ -455,6 +459,7 @@ def different(
 __all__ = [
     "MAX_NEW_TOKENS",
     "NO_ANSWER",
+    "TASKS",
     "Guided",
     "PromptedTask",
     "Response",

@@ -1,39 +1,31 @@
-"""What a model sees of a prompt: chat templates, end tokens, and a dry render that refuses what would spoil a run in silence."""
+"""Rendered prompts: chat templates, end tokens, and a dry render that raises an error for faults that would silently spoil a
+run."""
 
 from __future__ import annotations
 
-import ctypes
 import inspect
-import sys
-import threading
-import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError, choose_from
-from sage_rlvr.safe_io import MIB
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MEMORY = 1024 * MIB
 LONGEST = 1_000_000  # characters of a chat template
-SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
-AGAIN = 1.0  # seconds; far more than an exception takes to leave the block
+ADDED, REPEATED = 200_000, 4  # characters that it may add to a conversation, and how often it may repeat one
 Options = Mapping[str, Any]
 """chat_template_kwargs of a recipe: variables of the chat template, such as enable_thinking."""
 NO_OPTIONS: Options = MappingProxyType({})
 GIVEN = frozenset(
     ("messages", "add_generation_prompt", "tools", "documents", "raise_exception", "strftime_now", "namespace", "range")
 )
-"""What transformers and Jinja themselves give to a chat template, beside special tokens."""
+"""Variables that transformers and Jinja define for a chat template, besides special tokens."""
 
 
 def fit_tokenizer(
@@ -43,13 +35,13 @@ def fit_tokenizer(
     ends: Iterable[int] | None = None,
     options: Options = NO_OPTIONS,
 ) -> list[str]:
-    """Give a tokenizer what it lacks, in place: chat template, pad token, left padding. Returns what changed, in words.
+    """Add a tokenizer's missing settings, in place: chat template, pad token, left padding. Returns the changes, in words.
 
     ends: before fine-tuning, the ids at which the model ends a text by its generation_config. A chat template whose turns end
-    otherwise is one that the model was not trained with (base models of some families carry one): the format's own, which
-    ends turns as the tokenizer ends a text, takes its place, because adapters hardly teach a token that was never trained.
-    One whose turns end with another of these tokens stays, and that token becomes the tokenizer's end.
-    ConfigError where there is no end token, and for `options` that the template does not read.
+    otherwise is one that the model was not trained with (base models of some families carry one): the format's template, which ends
+    turns as the tokenizer ends a text, replaces it, because adapters hardly teach a token that was never trained. One whose turns
+    end with another of these tokens is kept, and that token becomes the tokenizer's end. Raises ConfigError without an end token,
+    and for `options` that the template does not read.
     """
     changes = []
     if tokenizer.eos_token is None:
@@ -83,7 +75,7 @@ def fit_tokenizer(
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat, options: Options = NO_OPTIONS) -> str | None:
-    """The special token right behind an assistant's turn, as the chat template writes it; None where there is none."""
+    """The special token directly after an assistant's turn in the chat template; None without one."""
     reply = form.assistant("Two and two.", "4")
     whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": reply}], options=options)
     # its last characters only: a template may change how a turn starts
@@ -96,12 +88,13 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat, options:
 def render(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False, options: Options = NO_OPTIONS
 ) -> str:
-    """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails.
+    """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. Raises ConfigError if it fails.
 
-    options: chat_template_kwargs, as `check_options` admits them.
+    options: chat_template_kwargs, as `check_options` allows them.
 
-    A template is a program that came with the model: one that takes longer than `SECONDS` or more than `MEMORY`
-    bytes is stopped and refused, and one of more than `LONGEST` characters is not even compiled.
+    A template is a program from the model's author. transformers runs it in Jinja's sandbox, which bounds `range` and forbids
+    attributes of Python. One of more than `LONGEST` characters is not compiled, and one that adds more than `ADDED` characters
+    raises an error before they are tokenized.
     """
     template = tokenizer.chat_template
     if isinstance(template, str) and len(template) > LONGEST:
@@ -110,28 +103,32 @@ def render(
             "limit (published templates have fewer than 50,000); set another template (chat_template)"
         )
     try:
-        with deadline(SECONDS), bounded_memory(MEMORY):
-            rendered = tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=opened, **dict(options)
-            )
-            return str(rendered)
-    except OutOfTime as error:
-        raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template did not finish one conversation within {SECONDS:g} s; "
-            "check its loops, or set another template (chat_template)"
-        ) from error
-    except Exception as error:  # a program of others raises anything: TemplateError, OverflowError, RecursionError, MemoryError
+        rendered = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened, **dict(options))
+    except Exception as error:  # a foreign program may raise anything: TemplateError, OverflowError, RecursionError, MemoryError
         reason = str(error) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
+        advice = "set another template (chat_template)"
+        if any(message["role"] == "system" for message in messages):
+            advice = (
+                "if it does not support system messages, set data.prompt to as_is, which adds none; if it is as_is, the rows have "
+                f"them: remove them there, or {advice}"
+            )
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template raises an error for a conversation of {roles} ({reason}); if "
-            "the template "
-            "does not support system messages, use rows with complete prompts (data.prompt as_is)"
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template raises an error for a conversation of {roles} ({reason}); "
+            f"{advice}"
         ) from error
+    text = str(rendered)
+    given = sum(len(message.get("content") or "") for message in messages)
+    if len(text) > ADDED + REPEATED * given:  # tokenizing it would take minutes
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template makes {len(text):,} characters of a conversation of "
+            f"{given:,}, beginning with {text[:40]!r}; set another template (chat_template)"
+        )
+    return text
 
 
 def check_options(tokenizer: PreTrainedTokenizerBase, options: Options) -> None:
-    """ConfigError for a key of chat_template_kwargs that the chat template of the tokenizer does not read."""
+    """Raise ConfigError for a key of chat_template_kwargs that the tokenizer's chat template does not read."""
     if not options:
         return
     owned = [*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"]
@@ -151,8 +148,8 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Options) -> None:
 
 
 def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The names that a tokenizer's chat template reads and does not set itself. ConfigError where Jinja cannot parse it."""
-    from jinja2 import Environment, TemplateSyntaxError, meta  # only a chat template needs it: start-up
+    """The names that a tokenizer's chat template reads and does not set itself. Raises ConfigError if Jinja cannot parse it."""
+    from jinja2 import Environment, TemplateSyntaxError, meta  # only a chat template needs it, and it slows start-up
     from jinja2.ext import Extension, loopcontrols
 
     class GenerationTag(Extension):
@@ -168,90 +165,20 @@ def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     given = tokenizer.chat_template
     for template in given.values() if isinstance(given, dict) else [given]:
         try:
-            with deadline(SECONDS), bounded_memory(MEMORY):
-                parsed = Environment(extensions=[GenerationTag, loopcontrols]).parse(template)
-                names |= meta.find_undeclared_variables(parsed)
-        except (TemplateSyntaxError, OutOfTime, MemoryError, RecursionError) as error:
+            parsed = Environment(extensions=[GenerationTag, loopcontrols]).parse(template)
+            names |= meta.find_undeclared_variables(parsed)
+        except (TemplateSyntaxError, MemoryError, RecursionError) as error:
             reason = str(error) or type(error).__name__
             raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: its chat template cannot be parsed ({reason})") from error
     return names
 
 
-_ONE_AT_A_TIME = threading.Lock()
-
-
-@contextmanager
-def bounded_memory(more: int) -> Iterator[None]:
-    """MemoryError where the block takes more than `more` bytes beyond what this process has.
-
-    By the limit of the address space, which Linux keeps; elsewhere nothing is bounded. It holds for all threads meanwhile, so
-    `more` should be ample.
-    """
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    import resource  # Unix alone has it
-
-    with _ONE_AT_A_TIME:
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize() + more
-        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *known]), hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-class OutOfTime(Exception):
-    """What `deadline` raises."""
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """`OutOfTime` in this thread where the block, Python code, is not done after so long; in any thread, unlike an alarm.
-
-    It is raised again every `AGAIN` seconds until the block is left: Python drops an exception that falls into a callback of the
-    garbage collector or a `__del__`, and the block would run on.
-    """
-    here, inside, events = threading.get_ident(), threading.Lock(), []  # plain ones: the exception may fall into a lock's own code
-    inside.acquire()
-
-    def watch() -> None:
-        wait = seconds
-        while not inside.acquire(timeout=wait):
-            events.append("raised")
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
-            wait = AGAIN
-        events.append("over")
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    try:
-        watcher.start()
-        yield
-    finally:
-        while watcher.ident is not None and "over" not in events:
-            try:
-                if inside.locked():
-                    inside.release()
-                time.sleep(0.0002)
-            except OutOfTime:  # it fell into these calls: again
-                pass
-        try:
-            for _ in range(10):
-                time.sleep(0)
-        except OutOfTime:  # raised while the block ended: it comes here, and not somewhere later
-            pass
-        if "raised" in events and not isinstance(sys.exception(), OutOfTime):
-            raise OutOfTime
-
-
 @dataclass(frozen=True)
 class Rendered:
-    """What `dry_render` makes, prints and returns to runs on TRL.
+    """The result of `dry_render`, printed and returned to runs on TRL.
 
     shown: (text, tokens) of the first rows. lengths: of all prompts, in tokens.
-    window: the most tokens a prompt may have, or None. warnings: what is doubtful, in words.
+    window: the most tokens a prompt may have, or None. warnings: doubtful findings, in words.
     """
 
     shown: tuple[tuple[str, int], ...]
@@ -265,7 +192,7 @@ class Rendered:
         return [] if self.window is None else [i for i, n in enumerate(self.lengths) if n > self.window]
 
     def __str__(self) -> str:
-        """The lengths and the warnings; the prompt itself stands in a run's opening."""
+        """The lengths and the warnings; the prompt itself is in a run's opening lines."""
         lines = [f"prompts: {len(self.lengths):,}, {min(self.lengths)} to {max(self.lengths)} tokens"]
         if self.window is not None:
             count = len(self.too_long)
@@ -284,11 +211,12 @@ def dry_render(
     options: Options = NO_OPTIONS,
     say: Say = tell,
 ) -> Rendered:
-    """Render what the model will see, say how long it is, and refuse what would spoil a run in silence. Trains and loads nothing.
+    """Render the model's input, report its length, and raise an error for faults that would silently spoil a run. Trains and loads
+    nothing.
 
-    ConfigError: no end, pad or chat template; padding on the right; what `check_prompt` refuses; every
-    prompt longer than `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends with another token
-    than the tokenizer's, a demonstration that starts otherwise than a generation (refused if `strict`).
+    ConfigError: no end, pad or chat template; padding on the right; an error of `check_prompt`; every prompt longer than
+        `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends with another token
+    than the tokenizer's, a demonstration that starts differently from a generation (an error if `strict`).
     """
     _check_tokenizer(tokenizer, form)
     prompts = [row["prompt"] for row in dataset]
@@ -326,8 +254,8 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> 
 
 
 def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], text: str, ids: list[int]) -> None:
-    """Refuse, by ConfigError, what a chat template has made of a prompt (its `text` and tokens `ids`): a message that it left
-    out, an unfilled {placeholder} that it wrote, a start token twice."""
+    """Raise ConfigError for faults of a rendered prompt (its `text` and tokens `ids`): a message that the chat template left
+    out, an unfilled {placeholder}, a start token twice."""
     whole = " ".join(text.split())
     if dropped := next((message for message in prompt if " ".join(message["content"].split()) not in whole), None):
         raise ConfigError(
@@ -385,9 +313,9 @@ def _doubts(
 
 
 def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[str]:
-    """What of `text`, whose tokens are `ids`, becomes the unknown token: characters, else (of none alone) words.
+    """Return the characters, or words if no single character is at fault, of `text` that become the unknown token. ids: its tokens.
 
-    Where the text spells that token itself, as a chat template does whose end token is the unknown one, it is none.
+    If the text contains that token itself, as with a chat template whose end token is the unknown one, it is not reported.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown not in ids:
@@ -405,13 +333,14 @@ def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Seque
 
 
 def encodable(text: str, tokenizer: Any = None) -> str:
-    r"""The text with what a prompt cannot hold as escapes, as in "\xe9", and special tokens broken by a space, as in "< |im_end|>".
+    r"""The text with unencodable characters as escapes, as in "\xe9", and special tokens broken by a space, as in "< |im_end|>".
 
-    A policy's own program decides what a sandbox reports. Three things in such text must not reach the tokenizer as they are:
-    what has no encoding (lone surrogates, characters outside the vocabulary), which would end the run; control characters; and
-    special tokens spelled out, which the tokenizer would make real, so that a program could end a turn and begin another.
+    A policy's program decides what a sandbox reports. Three things in such text must not reach the tokenizer unchanged:
+    characters without an encoding (lone surrogates, characters outside the vocabulary), which would end the run; control
+    characters; and special tokens as text, which the tokenizer would make real, so that a program could end a turn and begin
+    another.
 
-    tokenizer: whose vocabulary and special tokens count; None: control characters and surrogates alone.
+    tokenizer: its vocabulary and special tokens count; None: only control characters and surrogates.
     """
     kept = {c: _kept(c, tokenizer) for c in set(text)}
     plain = "".join(c if kept[c] else _escape(c) for c in text)
@@ -419,7 +348,7 @@ def encodable(text: str, tokenizer: Any = None) -> str:
 
 
 def _kept(character: str, tokenizer: Any) -> bool:
-    if character == "\n" or " " <= character <= "~":  # what a tokenizer lacks of these is reported as before, by name
+    if character == "\n" or " " <= character <= "~":  # missing characters among these are reported as before, by name
         return True
     if unicodedata.category(character) == "Cs" or (unicodedata.category(character) == "Cc" and character != "\t"):
         return False

@@ -1,6 +1,6 @@
-"""What an audit is made of: cases that a task names and checks with the rows that fail them.
+"""Parts of an audit: cases that a task names and checks with the rows that fail them.
 
-task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
+task.audit_cases(k) -> cases (completions with a known verdict) and finished checks -> Audit
 """
 
 from __future__ import annotations
@@ -16,11 +16,22 @@ from sage_rlvr.verifiers.pool import LIMITS
 from sage_rlvr.verifiers.reasons import Reasons, elsewhere
 
 BAR = Fraction(99, 100)
+FORMS = {
+    "bare": "{}",
+    r"\boxed{5}": r"\boxed{{{}}}",
+    "#### 5": "#### {}",
+    "The answer is 5.": "The answer is {}.",
+    "<answer>5</answer>": "<answer>{}</answer>",
+    "Answer: 5": "Answer: {}",
+    "Final Answer: ... $5$. ...": "Final Answer: The final answer is ${}$. I hope it is correct.",
+}
+"""The forms in which a model writes an answer; the last is that of Minerva. Audits of rewards and preflight write golds in these
+forms."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """A row that a check names: problem id, label, and why. Checks hold it; the audit prints it. `check_of`, `duplicates` and
+    """A row that a check names: problem id, label, and why. Checks contain it; the audit prints it. `check_of`, `duplicates` and
     audits of tasks make it."""
 
     problem_id: str
@@ -30,9 +41,14 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good. part: of the
-    check before it. failed: what more than half of the answers that must be right failed by, a sentence each. `Case.checks` and
-    audits of tasks make it; `AuditReport` holds it, and `sage_rlvr.contrib.audit.pages` prints it."""
+    """One figure of an audit: `good` of `total` (an expected number in a floor).
+
+    bar: whether it must reach 99 %
+    rows: those that are not good
+    part: whether it is a part of the check before it
+    failed: the reasons why more than half of the answers that must be right failed, a sentence each
+
+    `Case.checks` and audits of tasks make it; `AuditReport` contains it, and `sage_rlvr.contrib.audit.pages` prints it."""
 
     name: str
     good: float
@@ -45,7 +61,7 @@ class Check:
 
     @property
     def share(self) -> float:
-        """good / total; 1 where there was nothing to check."""
+        """good / total; 1 if nothing was checked."""
         return self.good / self.total if self.total else 1.0
 
     @property
@@ -56,8 +72,8 @@ class Check:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """All checks of one task, which `sage_rlvr.contrib.audit` makes, prints and writes. head: what was audited, in a line. blind:
-    no right answer was known, so that only wrong ones were tried."""
+    """All checks of one task, which `sage_rlvr.contrib.audit` makes, prints and writes. head: the subject of the audit, in a
+    line. blind: whether no right answer was known, so that only wrong ones were tried."""
 
     task: str
     head: str
@@ -77,14 +93,14 @@ JudgePairs = Callable[[CompletionPairs], list[Verdict]]
 
 @dataclass(frozen=True)
 class Case:
-    """Completions of which it is known what a verifier must say: one line of an audit, or one and a line for each kind. A task's
+    """Completions with the verdict that a verifier must return: one line of an audit, or one and a line for each kind. A task's
     `audit_cases` makes it; the audit judges it.
 
-    pairs   (problem, completion); of "wrong" by kind
-    wanted  right; not right; decided (right or wrong); wrong: not right, by kind below a sum
-    bar     whether 99 % of them must be so
-    judge   gives the verdicts, where another reading is asked for than the task's own
-    location  where they read the answer, in words
+    pairs     (problem, completion); for "wrong" by kind
+    wanted    right; not right; decided (right or wrong); wrong: not right, by kind below a sum
+    bar       whether 99 % of them must be so
+    judge     returns the verdicts, if answers are read at another place than the task's
+    location  that place, in words
     """
 
     name: str
@@ -95,7 +111,7 @@ class Case:
     location: str = ""
 
     def checks(self, judge: JudgePairs) -> list[Check]:
-        """The lines, judged by `judge` unless the case has its own."""
+        """The lines, judged by `judge` unless the case has another judge."""
         judge = self.judge or judge
         if isinstance(self.pairs, Mapping):
             kinds = {kind: _judged(pairs, judge) for kind, pairs in self.pairs.items()}
@@ -130,7 +146,7 @@ def _as_wanted(verdict: Verdict, wanted: Wanted) -> bool:
 
 
 def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
-    """(id, text, gold) -> rows whose text stands in an earlier row too, spaces and capitals aside."""
+    """(id, text, gold) -> rows with the text of an earlier row, ignoring spaces and capitals."""
     first: dict[str, tuple[str, str]] = {}
     findings, total = [], 0
     for problem_id, text, gold in rows:
@@ -145,7 +161,7 @@ def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
 def rejected(name: str, judged: Sequence[tuple[str, Verdict]], part: bool = False) -> Check:
     """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
 
-    part: of a kind of them, which names its rows; the sum above the kinds has the bar.
+    part: whether it is one kind of them, which names its rows; the sum above the kinds has the bar.
     """
     check = check_of(name, judged, "wrong", bar=not part)
     open_ = sum(verdict.label == "undecided" for _, verdict in judged)

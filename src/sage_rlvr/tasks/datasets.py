@@ -1,9 +1,9 @@
-r"""Rows of a data set as problems with a gold answer: one reader behind train, audit, eval and verify.
+r"""Rows of a data set as problems with a gold answer: one reader for train, audit, eval and verify.
 
     rows (`sage_rlvr.tasks.rows`) -> columns -> problem, gold, id
 
-The problem: problem or question, then prompt. The gold: one of `ANSWERS`, else what a worked solution ends with, read by
-`sage_rlvr.verifiers.golds`. What was taken is said: "gold: answer, after ####".
+The problem: problem or question, then prompt. The gold: one of `ANSWERS`, or else the end of a worked solution, read by
+`sage_rlvr.verifiers.golds`. A message names the columns: "gold: answer, after ####".
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sage_rlvr.tasks.prompts import Message
 from sage_rlvr.tasks.rows import DataRow, DataRows, DataSource, read, stamp_of, value_at
 from sage_rlvr.verifiers.golds import GSM8K, MARK, gold_of
 
-PROBLEMS = ("problem", "question")  # bare problems
-PROMPTS = ("prompt",)  # problems as some trainer saw them, often wrapped in an instruction
+PROBLEMS = ("problem", "question")  # plain problems
+PROMPTS = ("prompt",)  # problems as a trainer's prompts, often wrapped in an instruction
 ANSWERS = ("answer", "gold", "ground_truth", "expected_answer", "reward_model.ground_truth")
 SOLUTIONS = ("solution", "generated_solution")
 COMPLETIONS = ("completion", "response")
@@ -34,7 +34,7 @@ IDS = ("id", "unique_id")
 
 
 def problem_of(value: Any) -> str | list[Message]:
-    """A problem as text, or as messages of text. ValueError, in words, for anything else."""
+    """A problem as text, or as messages of text. Raises ValueError, in words, for anything else."""
     if isinstance(value, str):
         if not value.strip():
             raise ValueError("the problem is empty")
@@ -60,7 +60,7 @@ def _message(message: Any) -> Message:
 
 
 def worked_of(value: Any) -> str:
-    """A worked solution, without the last line that GSM8K gives its answer in."""
+    """A worked solution, without the last line in which GSM8K gives its answer."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("the solution is missing" if not value else f"{value!r:.60} is no text")
     return MARK.sub("", value).strip()
@@ -72,9 +72,9 @@ def worked_of(value: Any) -> str:
 def column_of(
     data: DataSource, rows: DataRows, role: str, groups: Sequence[Sequence[str]], given: str | None = None
 ) -> tuple[str, ...]:
-    """The columns of a role: the one that was named, else those of the first group of which any is there.
+    """The columns of a role: the named one, or else those of the first group with any existing column.
 
-    Several of a group are one if they agree wherever a row has both, and the first that a row has is read; else a ConfigError
+    Several of a group are one if they agree in every row with both, and the first one in a row is read; otherwise a ConfigError
     names both.
     """
     columns = rows.columns()
@@ -118,7 +118,7 @@ class Faults:
     def read(
         self, row: DataRow, location: str, columns: Sequence[str], read_value: Callable[[Any], Any], default: Any = ""
     ) -> Any:
-        """read_value of what stands in the first of the columns that the row has; a ValueError is kept, and gives `default`."""
+        """read_value of the first of the columns that the row has; a ValueError is collected, and the result is `default`."""
         column = next((name for name in columns if value_at(row, name) is not None), columns[0])
         try:
             return read_value(value_at(row, column))
@@ -127,7 +127,7 @@ class Faults:
             return default
 
     def report(self, count: int) -> None:
-        """DataError with the first eight faults, if there are any; count: rows that were looked at."""
+        """Raise DataError with the first eight faults, if there are any; count: rows that were checked."""
         if self.found:
             more = f"\n  and {len(self.found) - 8} more" if len(self.found) > 8 else ""
             columns = ", ".join(self.data.option(f"{role}_column") for role in ("problem", "answer"))
@@ -143,7 +143,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row as all who train, audit and evaluate read it. `examples` makes it. row: the row itself; location: where it stands."""
+    """A row for training, audits and evaluation. `examples` makes it. row: the row itself; location: its place."""
 
     problem_id: str
     problem: str | list[Message]
@@ -156,8 +156,8 @@ class Example:
 class Examples:
     """All rows of a data set as examples. `examples` makes it; mathematics, `jsonl`, SFT and audits read it.
 
-    problem, gold: the columns that were taken, gold () for none.
-    where: how many golds stood "after ####", "in the last \\boxed{}" or, "", alone.
+    problem, gold: the columns that were used, gold () for none. where: how many golds were "after ####", "in the last \\boxed{}"
+        or, "", the full value.
     """
 
     rows: DataRows
@@ -168,7 +168,7 @@ class Examples:
 
     @property
     def taken(self) -> str:
-        """The columns that were taken, and where the golds stood in them."""
+        """The columns that were used, and the places of the golds in them."""
         gold = f"; {gold_words(self.gold, self.where)}" if self.gold else ""
         return f"problem: {' or '.join(self.problem)}{gold}"
 
@@ -177,7 +177,7 @@ class Examples:
 
 
 def gold_words(columns: tuple[str, ...], where: Counter[str]) -> str:
-    """ "gold: answer, after ####": the columns, and where in them golds stood that did not stand alone."""
+    """"gold: answer, after ####": the columns, and the places of golds that were not the full value."""
     total = sum(where.values())
     locations = [f"{location}{'' if n == total else f' in {n:,} rows'}" for location, n in where.items() if location]
     return f"gold: {', '.join([' or '.join(columns), *locations])}"
@@ -192,8 +192,8 @@ def examples(
 ) -> Examples:
     """The rows of `data` as examples. Ids: id or unique_id, else the row's number from 0; they must differ.
 
-    prompts_first: prompt goes before problem. golds: False for none, None where rows need not have one.
-    convert: what becomes of a problem; may refuse it by a ValueError. ConfigError for paths and columns, DataError for rows.
+    prompts_first: prompt takes precedence over problem. golds: False for none, None if rows need not have one. convert: applied to
+        each problem; may raise ValueError. Raises ConfigError for paths and columns, DataError for rows.
     """
     rows = read(data)
     by_need = (PROMPTS, PROBLEMS) if prompts_first else (PROBLEMS, PROMPTS)
@@ -213,7 +213,7 @@ def examples(
 
 
 def remembered(data: DataSource, prompts_first: bool = False, golds: bool | None = True) -> Examples:
-    """`examples`, of the sources that were read last; a file that changed is read anew."""
+    """`examples`, cached for the most recent sources; a changed file is read again."""
     return _remembered(data, prompts_first, golds, stamp_of(Path(data.path).expanduser()))
 
 
@@ -221,12 +221,12 @@ def remembered(data: DataSource, prompts_first: bool = False, golds: bool | None
 def _remembered(
     data: DataSource, prompts_first: bool, golds: bool | None, stamp: tuple[int, int] | None
 ) -> Examples:
-    # stamp is only a part of the cache's key: without it a file that changed would be remembered as it was
+    # stamp is only a part of the cache's key: without it the old contents of a changed file would be returned
     return examples(data, prompts_first=prompts_first, golds=golds)
 
 
 def ids_of(rows: DataRows) -> list[str]:
-    """The id of each row; DataError where one is missing or there twice."""
+    """The id of each row; raises DataError if one is missing or occurs twice."""
     column = next((name for name in IDS if name in rows.columns()), None)
     if column is None:
         return [str(number) for number in range(len(rows.rows))]
@@ -245,7 +245,7 @@ def ids_of(rows: DataRows) -> list[str]:
 
 
 def worked_solutions(data: DataSource, loaded: Examples) -> list[str]:
-    """The worked solution of each row, for fine-tuning. ConfigError where there is no one column of them."""
+    """The worked solution of each row, for fine-tuning. Raises ConfigError without exactly one such column."""
     rows, columns = loaded.rows, loaded.rows.columns()
     present = tuple(name for name in SOLUTIONS if name in columns)
     if not present and loaded.where[GSM8K]:
@@ -262,8 +262,8 @@ def worked_solutions(data: DataSource, loaded: Examples) -> list[str]:
 
 
 def completions(path: Path) -> tuple[list[tuple[str, str, str]], str]:
-    """(id, completion, gold) of each row of a file of answers: completion or response, and a gold under its usual names; and what
-    was taken, in words."""
+    """(id, completion, gold) of each row of a file of answers: completion or response, and a gold under its usual names; and the
+    columns that were used, in words."""
     data = DataSource(path=str(path))
     rows, faults, made, where = read(data), Faults(data), [], Counter[str]()
     columns = column_of(data, rows, "completion", (COMPLETIONS,))

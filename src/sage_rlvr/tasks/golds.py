@@ -1,4 +1,4 @@
-"""Can the verifier of mathematics judge by these golds? Asked before anything is trained on them."""
+"""Check that the verifier of mathematics can judge by the golds of a data set, before training on them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.rows import DataRows, Say, tell
 from sage_rlvr.verifiers.pool import Pool
 
-TOLERATED = 0.01  # share of golds that may be unreadable without a word from the user
-_PROBE = r"\boxed{7919}"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
+TOLERATED = 0.01  # share of golds that may be unreadable without the user's consent
+_PROBE = r"\boxed{7919}"  # an answer that equals no gold as text: judging it makes the verifier parse the gold
 _WHOLE = re.compile(r"[-+]?\d{1,300}")  # golds that need no check
 
 
 def check_golds(
     rows: DataRows, golds: Sequence[str], *, allow_unverifiable: bool | None = None, say: Say = tell, pool: Pool | None = None
 ) -> dict[int, str]:
-    """Row -> reason of the golds that the verifier cannot judge by, found in worker processes (`Pool`).
+    """Row -> reason, for the golds that the verifier cannot judge by, computed in worker processes (`Pool`).
 
     A gold is readable if it is right against itself and a different answer gets a verdict, which makes the verifier parse
-    it. Whole numbers are not asked about. Unreadable golds are listed; their rows stay, and only an answer of exactly
-    their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`; None: where nobody can say that.
+    it. Integers are not checked. Unreadable golds are listed; their rows are kept, and only an answer with exactly their text is
+    right. Raises DataError above 1 % of the rows, unless `allow_unverifiable`; None: if the caller has no such option.
     """
     distinct = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
     if not distinct:

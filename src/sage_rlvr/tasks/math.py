@@ -1,4 +1,4 @@
-"""Mathematics problems with one gold answer: the published sets (`sage_rlvr.tasks.math_sets.SETS`), or rows of your own.
+"""Mathematics problems with one gold answer: the published sets (`sage_rlvr.tasks.math_sets.SETS`), or user data.
 
     right iff the answer at the place that the prompt format names equals the gold (`sage_rlvr.verifiers.math`)
 """
@@ -9,14 +9,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import PromptedTask
+from sage_rlvr.tasks.base import TASKS, PromptedTask
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, MathProblem, MathSource, digest, problem_of, published
-from sage_rlvr.tasks.prompts import BOXED, PromptFormat, location_in_words
+from sage_rlvr.tasks.prompts import BOXED, FORMATS, AnswerIn, PromptFormat, location_in_words
 from sage_rlvr.tasks.rows import SUFFIXES, DataRows, DataSource, Say, facts
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -26,12 +26,12 @@ from sage_rlvr.verifiers.versions import version_hash
 
 @dataclass(frozen=True)
 class MathTask(PromptedTask):
-    """A set of `SETS`, or rows of your own.
+    """A set of `SETS`, or user data.
 
     source  its key in `SETS`, or a file, a folder or a Hub id (`sage_rlvr.tasks.datasets`)
-    form    how a problem is asked and where its answer is read (`sage_rlvr.tasks.prompts.FORMATS`)
-    folder  a folder with the data files of `SETS`; default: what SAGE_RLVR_DATA names; "" for the pinned files
-    pool    limits of its own for the verifier; default: the shared pool of this process
+    form    the format of prompts and answers (`sage_rlvr.tasks.prompts.FORMATS`)
+    folder  a folder with the data files of `SETS`; default: the folder in SAGE_RLVR_DATA; "" for the pinned files
+    pool    a pool with other limits for the verifier; default: the shared pool of this process
     test    other rows for every split but "train"; default: the same
     """
 
@@ -57,12 +57,12 @@ class MathTask(PromptedTask):
 
     @property
     def published(self) -> MathSource | None:
-        """Where the set comes from; None for rows of your own."""
+        """The origin of the set; None for user data."""
         return None if isinstance(self.source, DataSource) else SETS[self.source]
 
     @property
     def integers(self) -> tuple[int, int] | None:
-        """The golds' range, where the rules of the contest fix one."""
+        """The golds' range, if the rules of the contest fix one."""
         return None if self.published is None else self.published.integers
 
     def _source(self, split: str) -> str | DataSource:
@@ -73,7 +73,7 @@ class MathTask(PromptedTask):
         return os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
 
     def problems(self, split: str = "test") -> tuple[MathProblem, ...]:
-        """All problems in the order of their source. `DataError` where they cannot be had."""
+        """All problems in the order of their source. Raises `DataError` if they are not available."""
         source = self._source(split)
         if isinstance(source, str):
             return published(source, self._folder)
@@ -81,12 +81,12 @@ class MathTask(PromptedTask):
 
     @property
     def pinned(self) -> bool:
-        """Whether these rows are the published ones (`MathSource.sha256`); a file of your own never is."""
+        """Whether these rows are the published ones (`MathSource.sha256`); a user's file never is."""
         return self.published is not None and digest(self.problems()) == self.published.sha256
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Where an answer is read."""
+        """The place of an answer."""
         return self.form.reading
 
     def verify_all(self, pairs: Sequence[tuple[MathProblem, str]], **options: Any) -> list[Verdict]:
@@ -95,11 +95,11 @@ class MathTask(PromptedTask):
         return (self.pool or shared()).verify(items, **(self.reading | options))
 
     def answer_key(self, problem: MathProblem, text: str) -> str | None:
-        """What a completion answers where the format asks for it, in the spelling by which answers are counted."""
+        """The answer of a completion at the format's place, in canonical form."""
         return answered(text, self.form.reading)
 
     def choices(self, problem: MathProblem) -> int | None:
-        """How many integers the contest allows; None where it fixes none."""
+        """The number of integers that the contest allows; None if it fixes none."""
         return None if self.integers is None else self.integers[1] - self.integers[0] + 1
 
     def golds(self, problems: Sequence[MathProblem]) -> list[str]:
@@ -116,27 +116,27 @@ class MathTask(PromptedTask):
         return mathematics_hash(self.form.reading, self.pool)
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of the files, for rows of your own."""
+        """SHA-256 of the files, for user data."""
         own = [data for data in (self.source, self.test) if isinstance(data, DataSource)]
         return {name: sha for data in own for name, sha in facts(data).items()}
 
     @property
     def whose(self) -> str:
-        """Whose rows these are, in words."""
+        """The origin of these rows, in words."""
         if self.published is None:
             return "rows of your own"
         return "the published ones" if self.pinned else "other rows than the published ones"
 
     @property
     def taken(self) -> str:
-        """Which columns of rows of your own are read, behind a semicolon; "" for a published set."""
+        """The columns of user data that are read, after a semicolon; "" for a published set."""
         source = self._source("test")
         return "" if isinstance(source, str) else f"; {remembered(source, self.form.name == 'as_is').taken}"
 
     def ready(self, say: Say, split: str = "train") -> None:
-        """Says which rows and columns are read; DataError where the verifier cannot judge by more than 1 % of their golds.
+        """Report the rows and columns; raise DataError if the verifier cannot judge by more than 1 % of their golds.
 
-        The published rows, whose golds `sage-rlvr audit` has judged, are not asked about.
+        The published rows, whose golds `sage-rlvr audit` has judged, are not checked.
         """
         source = self._source(split)
         if isinstance(source, DataSource):
@@ -151,8 +151,27 @@ class MathTask(PromptedTask):
             check_golds(DataRows(name, [], locations), [problem.answer for problem in rows], say=say)
 
 
+@TASKS.register(name="math")
+def published_set(
+    set: Literal[tuple(SETS)],  # type: ignore[valid-type]
+    *,
+    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
+    thinking: str | None = None,
+    in_thinking: bool = False,
+) -> MathTask:
+    """Mathematics problems with one gold answer: a published set, in a prompt format.
+
+    answer_in, tag: where the answer is read, instead of the format's place. thinking: the tag after which it is read (null: all
+        that are known; "": none). in_thinking: whether the prompt opens it, so that a completion that never closes it has no
+        answer.
+    """
+    return MathTask(set, FORMATS[prompt].read_at(answer_in, tag, thinking, in_thinking))
+
+
 def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
-    """The version of the mathematics verifier that reads answers so, under the limits of the pool (None: the shared one)."""
+    """The version of the mathematics verifier with this reading, under the limits of the pool (None: the shared one)."""
     limits = pool or shared()
     return version_hash("math", reading=reading, seconds=limits.seconds, memory_mb=limits.memory_mb)
 

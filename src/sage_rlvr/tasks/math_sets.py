@@ -1,8 +1,8 @@
-"""Problems of mathematics with one gold answer, and where the published sets of them come from.
+"""Problems of mathematics with one gold answer, and the origin of the published sets.
 
-AIME 2024-2025, AMC23, MATH-500 and its level 5, Minerva, DAPO-Math. Their texts are not part of this package: rows are
-those of a folder (SAGE_RLVR_DATA), else of pinned files of public repositories. `SETS` has the SHA-256 of each set's rows
-(id, problem, gold), so that both sources are known to give the same ones.
+AIME 2024-2025, AMC23, MATH-500 and its level 5, Minerva, DAPO-Math. Their texts are not part of this package: rows are those of a
+folder (SAGE_RLVR_DATA), or else of pinned files of public repositories. `SETS` has the SHA-256 of each set's rows (id, problem,
+gold), so that both sources give the same ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TableRows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """One problem. answer: the gold. solved: what the source's worked solution ends with, where it has one. talk: its messages.
-    `published` and `problem_of` make it; `MathTask` and its audit read it."""
+    """One problem. answer: the gold. solved: the answer at the end of the source's worked solution, if it has one. talk: its
+    messages. `published` and `problem_of` make it; `MathTask` and its audit read it."""
 
     problem_id: str
     text: str
@@ -42,7 +42,7 @@ class MathProblem:
 
     @property
     def question(self) -> str | list[Message]:
-        """What a prompt format is given: the text, or the messages of a row that brings some."""
+        """The input of a prompt format: the text, or the messages of a row with messages."""
         return list(self.talk) or self.text
 
 
@@ -91,7 +91,7 @@ def _minerva(golds: TableRows, rows: TableRows) -> list[MathProblem]:
 
 
 def _dapo(rows: TableRows) -> list[MathProblem]:
-    """The first 2000. An instruction stands before each problem and behind it."""
+    """The first 2000. An instruction precedes and follows each problem."""
     texts = [row["prompt"][0]["content"].split("\n\n", 1)[1].rsplit("\n\n", 1)[0] for row in rows[:2000]]
     facts = [(f"dapo-{row['extra_info']['index']}", row["reward_model"]["ground_truth"]) for row in rows[:2000]]
     return [MathProblem(name, text, gold) for text, (name, gold) in zip(texts, facts, strict=True)]
@@ -105,7 +105,7 @@ def rows_of(data: bytes) -> TableRows:
     """The rows of a file of JSON lines, or of a Parquet file."""
     if not data.startswith(b"PAR1"):
         return [json.loads(line) for line in data.decode("utf-8").splitlines() if line.strip()]
-    from pyarrow.parquet import read_table  # optional: of the extra `train`
+    from pyarrow.parquet import read_table  # slow to import
 
     rows: TableRows = read_table(io.BytesIO(data)).to_pylist()
     return rows
@@ -116,10 +116,10 @@ def rows_of(data: bytes) -> TableRows:
 
 @dataclass(frozen=True)
 class MathSource:
-    """Where a set comes from. local: its file in a folder; read: what makes problems of the rows of the pinned files. `SETS` holds
+    """The origin of a set. local: its file in a folder; read: the function from rows of the pinned files to problems. `SETS` has
     one per published set; `MathTask` and `published` read it.
 
-    sha256: `digest` of its problems. level: which alone are taken. integers: the golds' range where the rules of the contest
+    sha256: `digest` of its problems. level: the only level that is used. integers: the golds' range if the rules of the contest
     fix one.
     """
 
@@ -179,7 +179,7 @@ SETS: dict[str, MathSource] = {
 
 
 def published(name: str, folder: str) -> tuple[MathProblem, ...]:
-    """The problems of a set: of its file in `folder`, or, for "", of its pinned files. `DataError` where there are none."""
+    """The problems of a set: from its file in `folder`, or, for "", from its pinned files. Raises `DataError` without them."""
     path = Path(folder).expanduser() / SETS[name].local if folder else None
     if path is not None and not path.is_file():
         raise DataError(

@@ -1,9 +1,9 @@
-"""Files of public repositories at one commit: fetched once over https, accepted only with the right SHA-256, kept.
+"""Files of public repositories at one commit: fetched once over https, accepted only with the right SHA-256, and cached.
 
     https://raw.githubusercontent.com/<repository>/<commit>/<path> -> at most `size` bytes -> SHA-256 -> cache folder
 
-The cache is named by checksum: $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A file that is
-put there by hand is taken like a fetched one, which is the way without a network.
+The cache is named by checksum: $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A file copied into it by
+hand is used like a fetched one, for machines without a network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.runs.files import write_bytes_atomic
 from sage_rlvr.safe_io import read_bytes
 
-SECONDS = 60  # of silence before a download is given up
+SECONDS = 60  # seconds of silence before a download is aborted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Pinned:
 
     @property
     def url(self) -> str:
-        """Where it is fetched from."""
+        """The address of the file."""
         return f"https://raw.githubusercontent.com/{self.repository}/{self.commit}/{self.path}"
 
     @property
     def kept(self) -> Path:
-        """Where it is kept."""
+        """The file in the cache."""
         return cache_folder() / f"{self.sha256[:16]}-{self.path.rpartition('/')[2]}"
 
     def is_(self, data: bytes) -> bool:
@@ -70,11 +70,11 @@ def _open(url: str) -> Any:
 
 
 def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
-    """The bytes of a pinned file, from the cache or the network. `DataError` where neither has them, or has others."""
+    """The bytes of a pinned file, from the cache or the network. Raises `DataError` if neither has them, or has others."""
     with suppress(DataError):
         data = read_bytes(file.kept, file.size)
         if file.is_(data):
-            return data  # a damaged one is fetched anew
+            return data  # a damaged one is fetched again
     try:
         with open_url(file.url) as stream:
             data = stream.read(file.size + 1)
@@ -88,7 +88,7 @@ def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
             f"{file.url}: these are not the bytes that were pinned (SHA-256 {file.sha256}, {file.size} bytes; got "
             f"{hashlib.sha256(data).hexdigest()}, {len(data)} bytes or more). Is a proxy between? Nothing was kept"
         )
-    with suppress(OSError):  # in one step, so that no reader meets half a file; a cache that cannot be written is no fault
+    with suppress(OSError):  # in one step, so that no reader sees half a file; a cache that cannot be written is not an error
         write_bytes_atomic(file.kept, data)
     return data
 

@@ -1,11 +1,11 @@
-r"""One prompt format for supervised fine-tuning, RL and evaluation: what is asked, how it is shown, where the answer is read.
+r"""One prompt format for supervised fine-tuning, RL and evaluation: the prompt, its rendering, and the place of the answer.
 
     render(prompt + assistant turn) = render(prompt, generation opened) + rest of the assistant turn       (prefix law)
     verify(assistant(solution, gold), gold, **reading) = right                                             (reading law)
 
 "sage" is the format of SAGE, arXiv 2605.18864, appendix E.4, with a system prompt in other words; "boxed" asks for
-`\boxed{}`; "as_is" takes the rows' own prompts. The first law keeps RL and evaluation on the contexts that the
-fine-tuning trained on; the second reads an answer exactly where the prompt asked for it. Text only: no torch, no TRL.
+`\boxed{}`; "as_is" uses the prompts of the rows. The first law keeps RL and evaluation on the contexts of fine-tuning; the second
+reads an answer exactly where the prompt asked for it. Text only: no torch, no TRL.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.verifiers.answers import AnswerReading, reading_options
 from sage_rlvr.verifiers.reasons import location_in_words
 
 Message = dict[str, str]
 AnswerIn = Literal["boxed", "tag", "stated", "last_number"]
-PLACEHOLDER = re.compile(r"\{[A-Za-z]\w*\}")  # a field that nobody filled in, such as {system_prompt}
-_THINK = re.compile(r"</?think>")  # marks of the models that many published solutions were sampled from
+PLACEHOLDER = re.compile(r"\{[A-Za-z]\w*\}")  # an unfilled field, such as {system_prompt}
+_THINK = re.compile(r"</?think>")  # marks of the models that generated many published solutions
 
-# For tokenizers without a chat template. Text of the roles, no special token but the tokenizer's own start and end:
+# For tokenizers without a chat template. Text of the roles, no special token except the tokenizer's start and end:
 #   BOS? (system EOS)? (problem, empty line, header, newline, answer EOS)*
-# `header` is the format's opening tag, or a word. The newline behind it keeps its last token the same whatever follows.
-# An assistant turn may hold the header already (a demonstration) or not (a completion sampled behind it). {% generation %}
+# `header` is the format's opening tag, or a word. The newline after it makes its last token independent of the following text.
+# An assistant turn may contain the header (a demonstration) or not (a completion sampled after it). {% generation %}
 # marks what TRL's assistant_only_loss counts: the turn without its header, the end token included.
 _TEMPLATE = r"""
 {%- set header = HEADER -%}
@@ -50,16 +51,16 @@ _TEMPLATE = r"""
 """
 
 
-# What a prompt says of the place of the answer: "put your final answer within \boxed{}", "of the form Answer: $Answer"
+# Requests in a prompt for the place of the answer: "put your final answer within \boxed{}", "of the form Answer: $Answer"
 _ASKED = {
     "boxed": re.compile(r"\\(?:boxed|fbox)\b|\bboxed\b", re.IGNORECASE),
-    "stated": re.compile(r"####|\banswer\W{0,4}:", re.IGNORECASE),  # "the answer is of the form" is said by many problems
+    "stated": re.compile(r"####|\banswer\W{0,4}:", re.IGNORECASE),  # many problems contain "the answer is of the form"
     "tag": re.compile(r"<(?P<tag>answer|solution|final_answer|result)>", re.IGNORECASE),
 }
 
 
 def requested_locations(prompt: str) -> dict[str, str]:
-    """Where a prompt asks for the answer: place -> the tag, or "". Empty where it names no place."""
+    """Places at which a prompt asks for the answer: place -> the tag, or "". Empty if it names no place."""
     matches = {location: pattern.search(prompt) for location, pattern in _ASKED.items()}
     return {location: one.groupdict().get("tag") or "" for location, one in matches.items() if one is not None}
 
@@ -70,11 +71,12 @@ class PromptFormat:
 
     name     its key in `FORMATS` and in a recipe's data.prompt
     system   the system message; "" for none
-    opening, closing  tags round the working in a demonstration; with a chat template of ours a generation starts behind
-             the opening one. "" for none
-    answer_in, tag, closed  where the answer stands, as in `sage_rlvr.verifiers.math.verify_math`
+    opening, closing  tags around the working in a demonstration; with this package's chat template a generation starts after
+                      the opening one. "" for none
+    answer_in, tag, closed  the place of the answer, as in `sage_rlvr.verifiers.math.verify_math`
+    thinking, in_thinking   the tag of the thinking, after which the answer is read, and whether the prompt opens it
 
-    ConfigError for a format that could not be read back, or that holds an unfilled {placeholder}.
+    Raises ConfigError for a format whose answers could not be read, or with an unfilled {placeholder}.
     """
 
     name: str
@@ -84,8 +86,11 @@ class PromptFormat:
     answer_in: AnswerIn = "boxed"
     tag: str = "SOLUTION"
     closed: bool = True
+    thinking: str = "think"
+    in_thinking: bool = False
 
     def __post_init__(self) -> None:
+        AnswerReading(**self.reading)  # raises an error for an unknown place or tag
         marker = {"boxed": r"\boxed", "tag": f"<{self.tag}>", "stated": "nswer"}.get(self.answer_in, "")
         if self.system and marker not in self.system:
             raise ConfigError(
@@ -101,11 +106,16 @@ class PromptFormat:
     @property
     def reading(self) -> dict[str, Any]:
         """The options of `verify_math` and `MathReward` that read this format: MathReward(**form.reading)."""
-        return {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
+        return reading_options(self)
 
-    def read_at(self, answer_in: AnswerIn | None, tag: str | None = None) -> PromptFormat:
-        """This format with its answer read elsewhere; None: where it is."""
-        return replace(self, answer_in=answer_in or self.answer_in, tag=tag or self.tag)
+    def read_at(
+        self, answer_in: AnswerIn | None, tag: str | None = None, thinking: str | None = None, in_thinking: bool = False
+    ) -> PromptFormat:
+        """This format with another place of the answer; None: unchanged."""
+        thinking = self.thinking if thinking is None else thinking
+        return replace(
+            self, answer_in=answer_in or self.answer_in, tag=tag or self.tag, thinking=thinking, in_thinking=in_thinking
+        )
 
     def plain(self, problem: str | Sequence[Mapping[str, Any]]) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, an opening."""
@@ -113,10 +123,10 @@ class PromptFormat:
         return "\n\n".join([*contents, f"{self.opening or 'Solution:'}\n"])
 
     def messages(self, problem: str | Sequence[Mapping[str, Any]]) -> list[Message]:
-        """The prompt of a problem: its text, or the messages of a row of its own.
+        """The prompt of a problem: its text, or the messages of a row.
 
-        Without a system message of this format ("as_is") messages stay as they are; else they must be one user message,
-        whose text is the problem. DataError for any other conversation.
+        Without a system message of this format ("as_is") messages are unchanged; otherwise they must be one user message with the
+        problem as its text. Raises DataError for any other conversation.
         """
         if isinstance(problem, str):
             conversation = [{"role": "user", "content": problem}]
@@ -135,9 +145,9 @@ class PromptFormat:
         return [{"role": "system", "content": self.system}, *conversation] if self.system else conversation
 
     def assistant(self, solution: str, answer: str) -> str:
-        r"""The assistant's turn of a demonstration: the working, and the answer where this format reads it.
+        r"""The assistant's turn of a demonstration: the working, and the answer at the place where this format reads it.
 
-        Marks of thinking (`<think>`) are dropped from the solution. One that is boxed already gets no second box.
+        Marks of thinking (`<think>`) are dropped from the solution. A boxed answer gets no second box.
         """
         working = _THINK.sub("", solution).strip()
         if self.opening or self.closing:
@@ -151,12 +161,12 @@ class PromptFormat:
         return f"{working}\n\nThe answer is $\\boxed{{{answer}}}$.".lstrip()
 
     def demonstration(self, problem: str | Sequence[Mapping[str, Any]], solution: str, answer: str) -> list[Message]:
-        """`messages(problem)` and the assistant's turn behind it."""
+        """`messages(problem)` followed by the assistant's turn."""
         return [*self.messages(problem), {"role": "assistant", "content": self.assistant(solution, answer)}]
 
     @property
     def chat_template(self) -> str:
-        """A Jinja template to write to a tokenizer that has none (most base models), for any conversation of text."""
+        """A Jinja template for a tokenizer that has none (most base models), for any conversation of text."""
         header = f"{self.opening or 'Solution:'}\n"
         return _TEMPLATE.replace("HEADER", json.dumps(header)).strip()
 

@@ -2,7 +2,7 @@
 
     owner/name@revision, .jsonl, .json, .csv, .parquet, a folder of such, a saved Dataset -> mappings of column to value
 
-Files are read here, by the parsers of Python and Arrow alone: no archive is unpacked and no code of a data set is run. Only the
+Files are read only by the parsers of Python and Arrow: no archive is unpacked and no code of a data set is run. Only the
 Hub and saved Datasets need the library `datasets`, whose scripts stay off.
 """
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.escaping import visible
+from sage_rlvr.extras import install
 from sage_rlvr.paths import ROW_SUFFIXES, looks_local, not_in
 from sage_rlvr.safe_io import MIB, opened, read_json, read_json_lines, read_parquet
 
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SUFFIXES = ROW_SUFFIXES
-WHOLE = 256 * MIB  # bytes of a .json file, which is held whole
+WHOLE = 256 * MIB  # bytes of a .json file, which is read into memory completely
 DataRow = dict[str, Any]
 Say = Callable[[str], None]
 
 
 def tell(line: str) -> None:
-    """A line on stderr, from the first rank alone."""
+    """Print a line on stderr, only from the first rank."""
     if os.environ.get("RANK", "0") == "0":
         print(visible(line), file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """What is read. The fields are those of `sage_rlvr.config.DataConfig`.
+    """The data to read. The fields are those of `sage_rlvr.config.DataConfig`.
 
-    key: where a message says that an option is set, "data" in a recipe; "" where there is no such place.
+    key: the place of the options in messages, "data" in a recipe; "" without such a place.
     """
 
     path: str
@@ -71,21 +72,21 @@ class DataSource:
         return f"{self.key}.{name}" if self.key else name
 
     def mend(self, role: str) -> str:
-        """What to do about a column of a role."""
+        """The next step for a missing column of a role."""
         return f"name it: {self.option(role + '_column')}" if self.key else "rename it"
 
 
 @dataclass(frozen=True)
 class DataRows:
-    """Rows as `read` returns them, for `sage_rlvr.tasks.datasets`. name: what messages call the whole. locations: where each row
-    stands ("train.jsonl:7")."""
+    """Rows as `read` returns them, for `sage_rlvr.tasks.datasets`. name: the name of the data in messages. locations: the place
+    of each row ("train.jsonl:7")."""
 
     name: str
     rows: list[DataRow]
     locations: list[str]
 
     def columns(self) -> list[str]:
-        """All names, those one level down as outer.inner, in the order of their first occurrence."""
+        """All names, with one nested level as outer.inner, in the order of their first occurrence."""
         names: dict[str, None] = {}
         for row in self.rows:
             for name, value in row.items():
@@ -96,7 +97,7 @@ class DataRows:
 
 
 def value_at(row: DataRow, column: str) -> Any:
-    """The value of a column, "outer.inner" reaching into a mapping; None where there is none, and for NaN."""
+    """The value of a column, with "outer.inner" for a nested mapping; None for a missing one, and for NaN."""
     value: Any = row
     for part in (column,) if column in row else column.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -107,7 +108,7 @@ def value_at(row: DataRow, column: str) -> Any:
 
 
 def read(data: DataSource) -> DataRows:
-    """The first `data.take` rows of a file, a folder or a data set of the Hub. ConfigError where there is nothing."""
+    """The first `data.take` rows of a file, a folder or a data set of the Hub. Raises ConfigError if it does not exist."""
     local = Path(data.path).expanduser()
     if not (looks_local(data.path) or local.exists()):
         return _hub(data)
@@ -126,7 +127,7 @@ def read(data: DataSource) -> DataRows:
 
 
 def local_files(data: DataSource) -> list[Path]:
-    """The files that a local `data.path` means, in the order in which they are read; empty for one that is not here."""
+    """The files of a local `data.path`, in the order in which they are read; empty if it does not exist."""
     local, path = Path(data.path).expanduser(), data.option("path")
     if local.exists() and not local.is_dir():
         if local.suffix not in SUFFIXES:
@@ -151,13 +152,13 @@ def local_files(data: DataSource) -> list[Path]:
 
 
 def facts(data: DataSource) -> dict[str, str]:
-    """Name -> SHA-256 of the local files of a data set, so that a resume notices others; of the Hub's, id@revision."""
+    """Name -> SHA-256 of the local files of a data set, so that a resume detects changes; for the Hub, id@revision."""
     files = local_files(data) if Path(data.path).expanduser().exists() else []
     return {str(p): sha256_of(p) for p in files} or {data.path: data.revision or "newest"}
 
 
 def stamp_of(file: Path) -> tuple[int, int] | None:
-    """Time and size of a file, so that one that changed is read anew; None for what is no file."""
+    """Time and size of a file, so that a changed one is read again; None if it is no file."""
     state = file.stat() if file.is_file() else None
     return None if state is None else (state.st_mtime_ns, state.st_size)
 
@@ -189,7 +190,7 @@ def _json(file: Path) -> Iterator[tuple[str, Any]]:
         whole = read_json(file, kind=None, limit=WHOLE, advice="fix it, or write one object per line (.jsonl)", strict=False)
     except DataError as error:
         cause = error.__cause__
-        if not isinstance(cause, json.JSONDecodeError) or cause.msg != "Extra data":  # one object a line is often named .json
+        if not isinstance(cause, json.JSONDecodeError) or cause.msg != "Extra data":  # one object per line is often named .json
             raise
         yield from _jsonl(file)
         return
@@ -232,8 +233,8 @@ def _library() -> Any:
         return importlib.import_module("datasets")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f'data sets of the Hub need the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
-            "files and pass their folder"
+            f"data sets of the Hub need the library datasets ({error}): download the files and pass their folder, or "
+            f"{install('trl')}"
         ) from error
 
 

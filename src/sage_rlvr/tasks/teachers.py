@@ -1,8 +1,8 @@
-"""Teachers: what is said to a policy before it tries a problem again (Agent-RLVR, arXiv 2506.11425).
+"""Teachers, which give a policy guidance before it tries a problem again (Agent-RLVR, arXiv 2506.11425).
 
-    problem, the failed attempt's own words, its verdict -> guidance
+    problem, the policy's text in the failed attempt, its verdict -> guidance
 
-A teacher may know the reference answer; its guidance must not hold it. `hint_of` holds it to that by a match of strings
+A teacher may know the reference answer; its guidance must not contain it. `hint_of` checks that by a match of strings
 (`Task.leaks`) and drops a hint that leaks. `TEACHERS` has those of sage_rlvr.contrib.hints by name.
 """
 
@@ -20,14 +20,14 @@ LONGEST = 2000  # characters of guidance
 
 
 class Teacher(Protocol):
-    """What writes guidance. leak: whether it may hold the reference answer.
+    """A writer of guidance. leak: whether it may contain the reference answer.
 
-    responses: the attempt's own words, one text per turn of the policy, so one of a task without turns.
+    responses: the policy's text in the attempt, one per turn of the policy, so one for a task without turns.
     """
 
     @property
     def leak(self) -> bool:
-        """Whether guidance may hold the reference answer; where not, such guidance is dropped."""
+        """Whether guidance may contain the reference answer; if not, such guidance is dropped."""
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """The guidance after a failed attempt; "" for none."""
@@ -35,20 +35,20 @@ class Teacher(Protocol):
 
 @runtime_checkable
 class Sourced(Protocol):
-    """A teacher that brings code or weights, whose hash stands in a store's identity."""
+    """A teacher with code or weights, whose hash is in a store's identity."""
 
     @property
     def sha256(self) -> str:
-        """Of its file, or of its weights."""
+        """Hash of its file, or of its weights."""
 
 
 TEACHERS: Registry[Any] = Registry("teacher")
 
 
 def hint_of(teacher: Teacher, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> tuple[str, bool]:
-    """What a teacher says after a failed attempt, and whether it was dropped, "", as it holds the reference answer.
+    """A teacher's hint after a failed attempt, and whether it was dropped, leaving "", because it contains the reference answer.
 
-    DataError for what is no text, or longer than `LONGEST` characters.
+    Raises DataError for a hint that is no text, or longer than `LONGEST` characters.
     """
     hint = teacher.teach(task, problem, responses, verdict)
     if not isinstance(hint, str) or len(hint) > LONGEST:

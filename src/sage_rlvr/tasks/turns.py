@@ -1,4 +1,4 @@
-"""What a policy writes on a problem: a completion, or its turns of an episode."""
+"""The policy's output on a problem: a completion, or its turns of an episode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 Response = str | tuple[str, ...]
-"""What a policy wrote: a completion, or its turns of an episode."""
+"""The policy's output: a completion, or its turns of an episode."""
 
 
 @dataclass(frozen=True)
 class Turn:
     """A turn of an episode. `Worked.examples` of a task with turns makes it; fine-tuning and the rendering of episodes read it.
 
-    learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned.
+    learned: whether fine-tuning trains on this turn of the policy; it never trains on a reply.
     """
 
     who: Literal["policy", "environment"]

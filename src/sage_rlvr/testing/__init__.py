@@ -1,7 +1,7 @@
-"""The laws that a part must satisfy, as functions that raise AssertionError; for your own parts too.
+"""The laws that a part must satisfy, as functions that raise AssertionError; for users' parts too.
 
-Read guides.py (laws of a guide), parts.py (laws of advantages, surrogates and the other parts) and method.py (laws of a
-whole method). tried.py has the signals that the laws are tested on.
+Read guides.py (laws of a guide), parts.py (laws of advantages, surrogates and the other parts) and method.py (laws of a complete
+method). tried.py has the signals on which the laws are tested.
 
     from sage_rlvr.testing import check_guide, check_method
     check_guide(MyGuide())                    # AssertionError names the violated law

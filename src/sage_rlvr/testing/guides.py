@@ -34,7 +34,7 @@ def run(guide: Guide, given: Signals, step: int = 3) -> Tensor:
 
 
 def uncast(given: Signals, change: Change) -> Signals:
-    """The signals with tensors changed behind the cast and the detach that `Signals` does."""
+    """The signals with tensors changed after the cast and the detach in `Signals`."""
     copy = changed(given, lambda value: value)
     for name in SIGNALS:
         object.__setattr__(copy, name, change(getattr(given, name)))
@@ -42,7 +42,7 @@ def uncast(given: Signals, change: Change) -> Signals:
 
 
 class _NoHalf(TorchDispatchMode):
-    """Fails at the first operation that makes a tensor of 16 bits."""
+    """A mode that fails at the first operation with a 16-bit result."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -71,7 +71,7 @@ READ = "read signals only where signals.mask is true; signals.positions numbers 
 
 
 def check_values(guide: Guide, seed: int) -> None:
-    """float32 of the signals' shape, finite, inside the band, 0 off the mask."""
+    """Check float32 of the signals' shape, finite, inside the band, 0 off the mask."""
     given = signals(seed)
     log_q = run(guide, given)
     low, high = band_of(guide)
@@ -84,7 +84,7 @@ def check_values(guide: Guide, seed: int) -> None:
 
 
 def check_padding(guide: Guide, seed: int) -> None:
-    """Columns that do not count change nothing, on either side or in the middle, and neither does what stands in them."""
+    """Check that uncounted columns change nothing, on either side or in the middle, whatever their contents."""
     given = signals(seed)
     columns = given.mask.shape[1]
     right = run(guide, changed(given, lambda value: torch.cat([value, padding(value)], dim=1)))
@@ -98,7 +98,7 @@ def check_padding(guide: Guide, seed: int) -> None:
 
 
 def check_order(guide: Guide, seed: int) -> None:
-    """The order of the rows does not matter; their ids do."""
+    """Check that the order of the rows does not matter, only their ids."""
     given = signals(seed)
     order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
     permuted = given.take(order, given.row_ids[order])
@@ -107,7 +107,7 @@ def check_order(guide: Guide, seed: int) -> None:
 
 
 def check_repeats(guide: Guide, seed: int) -> None:
-    """The same arguments give the same answer, whatever happened before: noise comes from the key only."""
+    """Check that the same arguments give the same result, whatever happened before: noise comes only from the key."""
     given = signals(seed)
     first = run(guide, given)
     torch.rand(3)
@@ -116,13 +116,13 @@ def check_repeats(guide: Guide, seed: int) -> None:
 
 
 def check_no_gradient(guide: Guide) -> None:
-    """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
+    """Check that the guide stops gradients itself, for tensors that require one, as if `Signals` did not detach."""
     given = uncast(signals(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
     assert not run(guide, given).requires_grad, "q has a gradient; decorate the call with @torch.no_grad()"
 
 
 def check_precision(guide: Guide, seed: int) -> None:
-    """bf16 comes in; no operation makes 16 bits of it, and the same guide fed with float64 gives the same q."""
+    """Check that no operation on bf16 input computes in 16 bits, and that the guide gives the same q on float64 input."""
     given = signals(seed, dtype=torch.bfloat16)
     with _NoHalf():
         q = run(guide, given)
@@ -132,19 +132,20 @@ def check_precision(guide: Guide, seed: int) -> None:
 
 
 def check_rows_apart(guide: Guide, seed: int) -> None:
-    """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
+    """Check that a row's q does not depend on the other rows, unless the guide declares that it depends on the batch."""
     given = signals(seed)
     part = given.take(torch.tensor([2, 3]), given.row_ids[2:4])
     message = "q depends on other rows; declare depends_on = 'batch', or use one row at a time"
     assert torch.equal(run(guide, part), run(guide, given)[2:4]), message
 
 
-OTHER_LOGPS = (-0.01, -1.5, -20.0)  # of a drawn token: likely, usual, rare
-LOGPS = ("old_logps", "ref_logps")  # the signals of the drawn token; all others are of the state in which it was drawn
+OTHER_LOGPS = (-0.01, -1.5, -20.0)  # log-prob of a sampled token: likely, usual, rare
+LOGPS = ("old_logps", "ref_logps")  # the signals of the sampled token; all others belong to the state before it
 
 
 def check_dependence(guide: Guide, seed: int) -> None:
-    """q depends on no more than `depends_on` and `looks_ahead` declare, from which the objective and its refusals are derived."""
+    """Check that q depends only on what `depends_on` and `looks_ahead` declare, from which the objective and its errors are
+    derived."""
     given = signals(seed)
     q, columns = run(guide, given), range(given.mask.shape[1])
     if guide.depends_on == "nothing":
@@ -169,7 +170,7 @@ def check_dependence(guide: Guide, seed: int) -> None:
 
 
 def check_needs(guide: Guide, seed: int) -> None:
-    """A signal that the guide does not name among its needs is not read."""
+    """Check that a signal is not read unless the guide lists it in its needs."""
     check_declared("q", lambda given: run(guide, given), signals(seed), guide.needs)
 
 

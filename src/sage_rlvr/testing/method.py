@@ -1,4 +1,4 @@
-"""The laws of a whole method."""
+"""The laws of a complete method."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from sage_rlvr.testing.tried import KEY, changed, check_recipe, holed, rollout_s
 
 
 def check_method(method: Method, seed: int = 0) -> None:
-    """It shapes, weighs and descends: finite loss and gradient on a random batch, a description, and a recipe.
+    """Check that a method has a finite loss and gradient on a random batch, a description, and a recipe.
 
-    The loss and its gradient do not depend on columns that do not count, in the middle of a row either. Its guide is held to
-    `check_guide`, each extra to `check_extra`.
-    A method of exact divergences is run without their term, which wants distributions.
+    The loss and its gradient must not depend on uncounted columns, even in the middle of a row. Its guide must pass `check_guide`,
+    each extra `check_extra`. A method of exact divergences is run without their term, which needs distributions.
     """
     given = rollout_signals(seed, rows=2 * max(3, method.advantage.least_group))
     if "distributions" not in method.needs:
@@ -55,6 +54,7 @@ def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
         logps=logps, old_logps=given.old_logps, advantages=credited.advantages, mask=mask, ref_logps=given.ref_logps,
         log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
         entropies=given.entropies, loss_weights=credited.loss_weights, group_size=len(mask) // 2,
+        kl_weights=credited.kl_weights,
     )  # fmt: skip
     loss, metrics = objective(method, batch, 1, 4)
     (gradient,) = torch.autograd.grad(loss, logps)

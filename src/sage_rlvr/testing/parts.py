@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Dead, Seen, sees
-from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, weights_of
+from sage_rlvr.core.advantages import Advantage, GroupSignals, ZeroVariance, sees
+from sage_rlvr.core.extras import Extra, TokenWeight, weights_of
 from sage_rlvr.core.extras.replay.answers import Answers
-from sage_rlvr.core.extras.replay.base import buffer_budget, buffer_loss
-from sage_rlvr.core.extras.source import Substituted
+from sage_rlvr.core.extras.replay.base import Buffer, buffer_budget, buffer_loss
+from sage_rlvr.core.extras.source import RewardSource, Substituted
 from sage_rlvr.core.method import needs_of
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
@@ -40,7 +40,7 @@ from sage_rlvr.testing.tried import (
 
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
-    """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
+    """Check (P, G) float32, finite, without gradient; in zero-variance groups the declared value (`ZeroVariance`), or else 0."""
     part, size = advantage.at(0, 4), max(4, advantage.least_group)
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
     advantages = _output_of("advantage", part, rewards.clone().requires_grad_(True), seed)
@@ -54,7 +54,7 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
 
 
 def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
-    """An advantage that draws: one step and key draw the same again, and `expected` is the mean of its draws."""
+    """Check that a random advantage repeats its draws for one step and key, and that `expected` is their mean."""
     draws = torch.stack([_output_of("advantage", part, rewards, seed, step) for step in range(400)])
     assert torch.equal(draws[0], _output_of("advantage", part, rewards, seed, 0)), "the same step and key must give the same draws"
     gap = (draws.mean(dim=0) - _output_of("advantage", part, rewards, seed, None)).abs()
@@ -62,8 +62,8 @@ def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
 
 
 def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: int = 0) -> None:
-    """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
-    declared: Dead = part.dead(size)
+    """Check advantages of all-correct, all-wrong and no-correct groups of `size`, over ten steps with other groups present."""
+    declared: ZeroVariance = part.dead(size)
     drawn = torch.Generator().manual_seed(seed)
     steps = [torch.randint(0, 2, (5, size), generator=drawn).float() for _ in range(10)]
     none = [torch.randint(0, 3, (5, size), generator=drawn) / 4 for _ in range(10)]
@@ -88,9 +88,9 @@ def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: 
 
 
 def _output_of(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1) -> Tensor:
-    """What an advantage or an extra's `after_rewards` makes of groups whose completions differ in all that it may see.
+    """Output of an advantage or an extra's `after_rewards` for groups whose completions differ in everything that it may read.
 
-    step: at which an advantage draws that does; None is its mean over the draws.
+    step: the step of a random advantage; None is its mean over the draws.
     """
     more = (step, KEY) if kind == "advantage" and part.random and step is not None else ()
     drawn = torch.Generator().manual_seed(seed)
@@ -99,17 +99,23 @@ def _output_of(kind: str, part: Any, rewards: Tensor, seed: int, step: int | Non
     lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     rows = torch.arange(rewards.numel()).reshape(rewards.shape)
-    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows)
+    counts = _base_counts(problems)
+    seen = GroupSignals(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows, base_counts=counts)
     if kind == "advantage":
         given = (rewards, seen) if sees(part) else (rewards,)
         mean = part.random and step is None
         return part.expected(*given) if mean else value_of(kind, part, *given, *more)  # type: ignore[no-any-return]
-    learned = part.learn(rewards, seen, part.start())  # a state at its start tells nothing apart
+    learned = part.learn(rewards, seen, part.start())  # a state at its start distinguishes nothing
     return part.after_rewards(rewards, seen, learned)  # type: ignore[no-any-return]
 
 
+def _base_counts(problems: Tensor) -> Tensor:
+    """(P, G, 2) stored samples of the base model: right ones are the problem's number among 9, and again from 0 on."""
+    return torch.stack([problems % 10, torch.full_like(problems, 9)], dim=-1)
+
+
 def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
-    """(B, T) losses with a gradient, and finite numbers beside them."""
+    """Check (B, T) losses with a gradient, and finite metrics."""
     given = signals(seed)
     ratios = torch.zeros(given.mask.shape, requires_grad=True)
     loss, statistics = surrogate(ratios, torch.ones(len(given.mask), 1), given.mask)
@@ -119,7 +125,8 @@ def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
 
 
 def check_reduction(reduction: Reduction, seed: int = 0) -> None:
-    """What is off the mask does not count, NaN included; micro-batches with the whole budget add up to the whole."""
+    """Check that values off the mask do not count, NaN included, and that micro-batches with the full budget add up to the full
+    loss."""
     mask = signals(seed).mask
     values = torch.where(mask, torch.ones(mask.shape), math.nan)
     budget = reduction.budget(mask, mask.shape[1])
@@ -131,9 +138,10 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
 
 
 def check_extra(extra: Extra, seed: int = 0) -> None:
-    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; hooks and state are pure.
+    """Check finite values of the input's shape, without gradient (a loss with one), each group independent; hooks and state are
+    pure.
 
-    Its weights read no signal that `needs` does not name, and nothing off the mask.
+    Its weights must read only signals in `needs`, and no values off the mask.
     """
     _check_groups(extra, seed)
     _check_loss(extra, seed)
@@ -149,19 +157,20 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
 
 
 def _check_groups(extra: Extra, seed: int) -> None:
-    """The hooks of groups: `before_rollout`, `after_rewards`, `on_advantages` and `learn`."""
+    """Check the hooks of groups: `before_rollout`, `after_rewards`, `on_advantages` and `learn`."""
     drawn = torch.Generator().manual_seed(seed)
     rewards = torch.randint(0, 2, (5, 4), generator=drawn).float()
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
     lengths, answers = (torch.randint(1, 6, rewards.shape, generator=drawn) for _ in range(2))
     problems, rows = torch.arange(5)[:, None].expand(rewards.shape), torch.arange(20).reshape(rewards.shape)
-    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows, rewards)
+    counts = _base_counts(problems)
+    seen = GroupSignals(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows, rewards, counts)
     state = extra.start()
     chosen = extra.before_rollout(torch.tensor([3, 1, 4]), torch.arange(5), 1, KEY, state)
     assert chosen.shape == (3,) and bool(((chosen >= 0) & (chosen < 5)).all()), "before_rollout must return (P,) places of problems"
 
     def credited(some: slice) -> tuple[Tensor, Tensor]:
-        own = Seen(**{field.name: getattr(seen, field.name)[some] for field in fields(seen)})
+        own = GroupSignals(**{field.name: getattr(seen, field.name)[some] for field in fields(seen)})
         earned = extra.after_rewards(rewards[some].clone(), own, state)
         return earned, extra.on_advantages(earned - earned.mean(dim=1, keepdim=True), earned, own, state)
 
@@ -175,7 +184,7 @@ def _check_groups(extra: Extra, seed: int) -> None:
 
 
 def _check_loss(extra: Extra, seed: int) -> None:
-    """The hooks of tokens: `loss_weights` and `on_loss`."""
+    """Check the hooks of tokens: `loss_weights` and `on_loss`."""
     given, state = rollout_signals(seed), extra.start()
     weights, moved = extra.loss_weights(given, 1, 4, state)
     assert weights.shape == given.mask.shape and not weights.requires_grad, "loss_weights must be (B, T), without gradient"
@@ -189,7 +198,7 @@ def _check_loss(extra: Extra, seed: int) -> None:
 
 
 def _check_token_weight(weight: TokenWeight, seed: int) -> None:
-    """(B, T), finite at counted tokens, without gradient; pure: one that draws draws the same again at one step and key."""
+    """Check (B, T), finite at counted tokens, without gradient; pure: random weights repeat at one step and key."""
     given, state = rollout_signals(seed), {weight.slot: weight.start()}
     (weights, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
     assert torch.equal(weights[given.mask], again[given.mask]), "the same call must give the same weights"
@@ -204,12 +213,12 @@ def _check_token_weight(weight: TokenWeight, seed: int) -> None:
 
 
 def _check_reading(hook: str, weigh: Callable[[Signals], Tensor], given: Signals, extra: Extra) -> None:
-    """Weights (B, T) at counted tokens depend on the signals that `needs` names alone, and on nothing off the mask."""
+    """Check that weights (B, T) at counted tokens depend only on the signals in `needs`, and on no values off the mask."""
     who = f"{type(extra).__name__}.{hook}"
     check_declared(who, weigh, given, needs_of(extra))
     weights = weigh(given)
     for other in (unholed(weigh(changed(given, holed))), weigh(filled(given))):
-        same = torch.allclose(other[given.mask], weights[given.mask], atol=1e-6)  # sums over more columns round otherwise
+        same = torch.allclose(other[given.mask], weights[given.mask], atol=1e-6)  # sums over more columns round differently
         assert same, f"{who}: what is off the mask changes the weights; {READ}"
 
 
@@ -218,7 +227,7 @@ def _dtypes(state: PartState) -> dict[str, torch.dtype]:
 
 
 def _check_reward_source(source: RewardSource) -> None:
-    """(B,) finite rewards and supports without gradient, each row by itself; one without an answer has no support."""
+    """Check (B,) finite rewards and supports without gradient, each row independent; one without an answer has no support."""
     mask = torch.tensor([[True, True, False], [True, True, True], [False, False, False], [True, False, False]])
     drawn = torch.Generator().manual_seed(0)
     logps, before = (torch.where(mask, -torch.rand(4, 3, generator=drawn), math.nan) for _ in range(2))
@@ -242,7 +251,8 @@ def _check_reward_source(source: RewardSource) -> None:
 
 
 def _check_buffer(buffer: Buffer, seed: int) -> None:
-    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
+    """Check that loss and metrics are finite and add up over prompts, that an empty buffer adds 0, and that values off the mask
+    do not count."""
     given = signals(seed, rows=6)
     rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
     tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
@@ -265,7 +275,7 @@ def _check_buffer(buffer: Buffer, seed: int) -> None:
 
 
 def check_rollout_plan(plan: RolloutPlan) -> None:
-    """(P,) bool, each group by itself; a running state is pure; of a second stage (P,) whole numbers."""
+    """Check (P,) bool, each group independent; a running state is pure; for a second stage (P,) integers."""
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
     kept = kept_by(plan, rewards, state)
     assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps must return (P,) bool"
@@ -288,7 +298,7 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """A finite float at every step, the same whenever it is asked."""
+    """Check for a finite float at every step, the same at every call."""
     values = [schedule(step, 20) for step in range(20)]
     assert all(math.isfinite(value) for value in values), "a schedule must return finite numbers"
     assert values == [schedule(step, 20) for step in range(20)], "a schedule must have no memory"

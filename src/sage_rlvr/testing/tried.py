@@ -13,17 +13,20 @@ from torch import Tensor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import FIELDS, Signals
 from sage_rlvr.core.state import PartState, called, start_of
+from sage_rlvr.ids import name_id
 from sage_rlvr.schema import build, dump
 
 SIGNALS = ("old_logps", "ref_logps", "entropies", "ref_entropies")
-OF_TOKENS = (*SIGNALS, "hidden", "entropy_drift", "mask")
+OF_TOKENS = (*SIGNALS, "hidden", "entropy_drift", "places", "mask")
 OPTIONAL = tuple(name for name in FIELDS if name not in ("old_logps", "mask", "row_ids"))
+PLACES = ("first", "second", "third")
+"""Classes of the states of `signals`."""
 KEY = Key(3407)
 Change = Callable[[Tensor], Tensor]
 
 
 def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = torch.float32) -> Signals:
-    """Random signals with ragged rows, one of them empty, and NaN wherever the mask is 0."""
+    """Random signals with ragged rows, one of them empty, and NaN at every place with mask 0."""
     drawn = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, columns + 1, (rows, 1), generator=drawn)
     lengths[int(torch.randint(0, rows, (1,), generator=drawn))] = 0
@@ -34,11 +37,14 @@ def signals(seed: int, rows: int = 5, columns: int = 9, dtype: torch.dtype = tor
         return torch.where(mask, values, math.nan)
 
     row_ids = torch.randperm(100, generator=drawn)[:rows]
-    return Signals(-draw(4.0), -draw(4.0), mask, row_ids, entropies=draw(3.5), ref_entropies=draw(3.5))
+    logps, ref_logps, entropies, ref_entropies = -draw(4.0), -draw(4.0), draw(3.5), draw(3.5)
+    places = torch.randint(0, len(PLACES), (rows, columns), generator=drawn)
+    places = torch.tensor([name_id(name) for name in PLACES])[places]
+    return Signals(logps, ref_logps, mask, row_ids, entropies=entropies, ref_entropies=ref_entropies, places=places)
 
 
 def rollout_signals(seed: int, rows: int = 5, columns: int = 9) -> Signals:
-    """`signals` of two prompts with every optional one, those of tokens NaN wherever the mask is 0."""
+    """`signals` of two prompts with every optional one, those of tokens NaN at every place with mask 0."""
     given, drawn = signals(seed, rows, columns), torch.Generator().manual_seed(seed)
     hidden = torch.randn(rows, columns, 4, generator=drawn)
     drift = torch.rand(rows, columns, generator=drawn)
@@ -50,6 +56,7 @@ def rollout_signals(seed: int, rows: int = 5, columns: int = 9) -> Signals:
         problems=torch.arange(rows) // -(-rows // 2),
         ref_right=torch.full((rows,), -1.5),
         advantages=torch.linspace(-1.0, 1.0, rows),
+        base_counts=torch.tensor([[0, 9], [4, 9]])[torch.arange(rows) // -(-rows // 2)],
         entropy_drift=torch.where(given.mask, drift, math.nan),
     )
 
@@ -61,7 +68,7 @@ def changed(given: Signals, change: Change) -> Signals:
 
 
 def filled(given: Signals, value: float = 2.0) -> Signals:
-    """The signals with a number off the mask, where NaN was: a part that maps NaN to 0 reads it, and gives something else."""
+    """The signals with a number off the mask, instead of NaN: a part that maps NaN to 0 reads it, and gives another result."""
     known = {name: getattr(given, name) for name in OF_TOKENS if name != "mask"}
     off = ~given.mask
     tensors = {}
@@ -72,7 +79,8 @@ def filled(given: Signals, value: float = 2.0) -> Signals:
 
 
 def check_declared(what: str, value_of: Callable[[Signals], Tensor], given: Signals, needs: Set[str]) -> None:
-    """What a part makes of signals, (B, T), is the same at counted tokens without each of them that its `needs` does not name.
+    """Check that a part's function of signals, (B, T), is the same at counted tokens without each signal that is not in its
+    `needs`.
 
     what: its name in the message. value_of: signals -> (B, T).
     """
@@ -83,29 +91,29 @@ def check_declared(what: str, value_of: Callable[[Signals], Tensor], given: Sign
         message = f"{what} reads Signals.{name}, which needs = {sorted(needs)} does not declare; add {name!r} to needs"
         try:
             without = value_of(replace(given, **{name: None}))
-        except Exception as error:  # of a part that reads None: whichever class its code raises
+        except Exception as error:  # of a part that reads None: any class that its code raises
             raise AssertionError(message) from error
         assert torch.equal(without[given.mask], value[given.mask]), message
 
 
 def holed(value: Tensor) -> Tensor:
-    """With columns that do not count behind the second: an environment's turn in the middle of an episode."""
+    """Insert uncounted columns after the second: an environment's turn in the middle of an episode."""
     return torch.cat([value[:, :2], padding(value), value[:, 2:]], dim=1)
 
 
 def unholed(value: Tensor) -> Tensor:
-    """Without them again."""
+    """Remove these columns again."""
     return torch.cat([value[:, :2], value[:, 9:]], dim=1)
 
 
 def padding(value: Tensor) -> Tensor:
-    """Seven columns that do not count, full of NaN where NaN exists."""
-    fill = False if value.dtype == torch.bool else math.nan
+    """Seven uncounted columns, full of NaN if the dtype has NaN."""
+    fill = math.nan if value.is_floating_point() else 0
     return torch.full((value.shape[0], 7, *value.shape[2:]), fill, dtype=value.dtype)
 
 
 def value_of(kind: str, part: Any, *args: Any) -> Any:
-    """What a part gives for `args`, with its state at the start if it has one, which must be pure and only tensors."""
+    """Return a part's result for `args`, with its initial state if it has one, which must be pure and only tensors."""
     start = start_of({kind: part})
     if not start:
         return part(*args)
@@ -129,6 +137,6 @@ def equal(one: PartState, other: PartState) -> bool:
 
 
 def check_recipe(kind: str, part: Any) -> None:
-    """What is written down of the part makes an equal one."""
+    """Check that the recipe of a part makes an equal one."""
     again = build(kind, dump(part))
     assert again == part, f"a recipe gives {again!r} back for {part!r}; make it a frozen dataclass, and register it"

@@ -2,7 +2,7 @@
 
     fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/extras/replay has the rules
 
-Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
+Its content is a value of the loop's running state, replaced after a complete step: a step that diverges adds nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import answer_id, verdicts
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.training.groups import Groups, rows_of_groups
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.reference import check_vocabularies
 from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
 from sage_rlvr.training.state import undone_if_diverged
@@ -43,36 +43,28 @@ DRAWS = "buffer"  # of the run's key, by which stored answers are drawn
 BEFORE = -1  # the step of what was stored before step 0
 
 
-def stored(loop: Loop) -> Answers:
-    """What the buffer of a run holds after its last step."""
+def stored(loop: TrainState) -> Answers:
+    """Return the content of a run's buffer after its last step."""
     assert loop.method.buffer is not None
     return Answers.of(loop.parts[loop.method.buffer.slot])
 
 
-def numbered(problems: Sequence[Any]) -> dict[str, int]:
-    """Id of a training problem -> its number; of several with one id, the first."""
-    numbers: dict[str, int] = {}
-    for number, problem in enumerate(problems):
-        numbers.setdefault(str(problem.problem_id), number)
-    return numbers
-
-
-def problem_numbers(loop: Loop, problems: Sequence[Any]) -> Tensor:
-    """(P,) numbers of training problems."""
+def problem_numbers(loop: TrainState, problems: Sequence[Any]) -> Tensor:
+    """Return the (P,) numbers of training problems."""
     return torch.tensor([loop.numbers[str(problem.problem_id)] for problem in problems], dtype=torch.long)
 
 
 # ---- before step 0
 
 
-def fill(loop: Loop, say: Say = tell) -> bool:
-    """Put into the buffer what base, file and task give, within the bounds; False where the method asks for none of these.
+def fill(loop: TrainState, say: Say = tell) -> bool:
+    """Fill the buffer from the base, the file and the task, within the bounds; return False if the method asks for none of these.
 
-    `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
-    sample) only.
+    `say` gets a line with the cost of each. The result is a function of the recipe: the completions of a problem depend only on
+    (seed, problem, sample).
     """
     buffer = loop.method.buffer
-    if buffer is None or not (buffer.base or buffer.file or buffer.oracle):
+    if buffer is None or not (buffer.base or buffer.file or buffer.oracle or buffer.base_above is not None):
         return False
     kept, began = Answers.none(), time.perf_counter()
     if buffer.base:
@@ -84,6 +76,12 @@ def fill(loop: Loop, say: Say = tell) -> bool:
             f"{time.perf_counter() - began:,.0f} s, {int(kept.sampled):,} tokens; {int(kept.tried[:, 2].sum()):,} "
             f"right, {len(kept):,} answers of {len(torch.unique(kept.problem)):,} problems stored"
         )
+    if buffer.base_above is not None:
+        before = len(kept)
+        kept = buffer.rule.add(kept, stored_answers(loop, buffer.base_above))
+        problems = len(torch.unique(kept.problem[before:]))
+        found = f"{len(kept) - before:,} answers of {problems:,} problems"
+        say(f"buffer: {found} stored, of which more than {buffer.base_above:g} of the base samples are right")
     if buffer.file is not None:
         before = len(kept)
         kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
@@ -97,8 +95,8 @@ def fill(loop: Loop, say: Say = tell) -> bool:
 
 
 @torch.no_grad()
-def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
-    """The right ones of `base` samples of each problem, some problems at a time."""
+def base_answers(loop: TrainState, buffer: Buffer) -> Iterator[Answers]:
+    """Yield the correct ones of `base` samples of each problem, some problems at a time."""
     config, size = loop.config.rollout, buffer.base
     model, key = base_of(loop), loop.key.fold("replay/base")
     problems = list(loop.numbers.values())[: buffer.base_prompts]
@@ -122,31 +120,57 @@ def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
         yield replace(right, sampled=rollout.lengths.sum().cpu())
 
 
-def base_of(loop: Loop) -> PreTrainedModel:
-    """The run's base model: the policy itself, before its first step, where the run starts from its base."""
+def base_of(loop: TrainState) -> PreTrainedModel:
+    """Return the run's base model; this is the policy itself if the run starts from its base, as long as no step was made."""
     config = loop.config
-    name = config.model if config.base_model is None else config.base_model
-    if name == config.model:
+    if config.base == config.model:
         return loop.policy
-    model, tokens = load_policy(name, dtype_of(config.engine))
-    check_vocabularies((config.model, loop.policy, loop.tokens), (name, model, tokens))
+    model, tokens = load_policy(config.base, dtype_of(config.engine))
+    check_vocabularies((config.model, loop.policy, loop.tokens), (config.base, model, tokens))
     return placed(model, config.engine.device).eval()
 
 
 def rollout_answers(
     numbers: Tensor, rewards: Tensor, answers: Tensor, rollout: Rollout, step: int, advantages: Tensor | None = None
 ) -> Answers:
-    """The right completions of a rollout's groups, with the log-probs under which they were sampled."""
+    """Return the correct completions of a rollout's groups, with the log-probs under which they were sampled."""
     tokens, mask, logps = (part.cpu() for part in (rollout.tokens, rollout.mask, rollout.logps))
     kept = None if advantages is None else advantages.cpu()
     return Answers.of_rollout(numbers, rewards.cpu(), answers.cpu(), tokens, mask, logps, step, kept)
 
 
-def file_answers(loop: Loop, file: str) -> Answers:
-    """Lines {"problem": id, "completion": text} of a file, each held against the verifier.
+def stored_answers(loop: TrainState, above: float) -> Answers:
+    """Return the correct ones of the run's base samples, of training problems with more than the share `above` of correct samples.
 
-    DataError that names file and line: of a problem that the run does not train on, a completion that is not right, or one
-    that the tokenizer cannot spell.
+    Raise DataError for a text that the tokenizer cannot encode: the samples are of a policy with another one.
+    """
+    base, numbers = loop.base, loop.numbers
+    assert base is not None, "a buffer's needs have 'base_counts'"
+    found = base.answers(base.above(above, numbers))
+    pairs = [(loop.problems[numbers[problem]], text) for problem, text in found]
+    where = [f"base_samples = {base.where}, problem {problem!r}" for problem, _ in found]
+    return _of_texts(loop, pairs, spelled_ids(loop, pairs, where))
+
+
+def spelled_ids(loop: TrainState, pairs: list[tuple[Any, str]], where: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of completions, end token included.
+
+    Raise DataError that names the place of a text that they cannot encode.
+    """
+    ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
+    for (_, text), back, place in zip(pairs, loop.tokens.decode(ids, [True] * len(ids)), where, strict=True):
+        if back != text:
+            raise DataError(
+                f"{place}: the tokenizer encodes {text[:80]!r} as {back[:80]!r}; use only characters of its vocabulary"
+            )
+    return ids
+
+
+def file_answers(loop: TrainState, file: str) -> Answers:
+    """Return the answers of a file with lines {"problem": id, "completion": text}, each checked by the verifier.
+
+    Raise DataError that names file and line for a problem that the run does not train on, a completion that is not correct, or one
+    that the tokenizer cannot encode.
     """
     numbers, lines, pairs = loop.numbers, [], []
     for line, row in read_json_lines(file, advice=f"each line must be {LINE}"):
@@ -162,23 +186,20 @@ def file_answers(loop: Loop, file: str) -> Answers:
         pairs.append((loop.problems[numbers[str(problem)]], text))
     if not pairs:
         raise DataError(f"{file}: contains no answers; write lines {LINE}, or remove the key file")
-    ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
-    spelled = loop.tokens.decode(ids, [True] * len(ids))
-    for where, (problem, text), verdict, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
+    for where, (problem, text), verdict in zip(lines, pairs, verdicts(loop.task, pairs), strict=True):
         if not verdict.right:
             raise DataError(
                 f"{where}: the completion of problem {problem.problem_id!r} is {verdict.label} ({verdict.reason}): "
                 f"{text[:80]!r}; remove or correct the line: a buffer holds only correct answers"
             )
-        if back != text:
-            raise DataError(
-                f"{where}: the tokenizer encodes {text[:80]!r} as {back[:80]!r}; use only characters of its vocabulary"
-            )
-    return _of_texts(loop, pairs, ids)
+    return _of_texts(loop, pairs, spelled_ids(loop, pairs, lines))
 
 
-def true_answers(loop: Loop) -> Answers:
-    """Every right completion that the task lists of each training problem. ConfigError for a task that lists none."""
+def true_answers(loop: TrainState) -> Answers:
+    """Return every correct completion that the task lists of each training problem.
+
+    Raise ConfigError for a task that lists none.
+    """
     task = loop.task
     if not isinstance(task, Enumerable):
         raise ConfigError(
@@ -190,7 +211,7 @@ def true_answers(loop: Loop) -> Answers:
     return _of_texts(loop, pairs, [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs])
 
 
-def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) -> Answers:
+def _of_texts(loop: TrainState, pairs: list[tuple[Any, str]], ids: list[list[int]]) -> Answers:
     lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
     width = max(map(len, ids), default=0)
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids], dtype=torch.long).reshape(len(ids), width)
@@ -206,40 +227,11 @@ def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) ->
 # ---- in a step
 
 
-def recall(loop: Loop, step: int) -> Memory | NoMemory:
-    """The buffer of the run's method as a step finds it."""
-    buffer = loop.method.buffer
-    return NoMemory(loop) if buffer is None else Memory(loop, buffer, step, stored(loop))
-
-
 @dataclass
-class NoMemory:
-    """The memory of a method without a buffer: it stores nothing, and adds nothing to a loss."""
+class ReplayStep:
+    """The replay of one step: the answers in the buffer before it, and after its rollouts."""
 
-    loop: Loop
-
-    def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
-        """Stores nothing."""
-
-    def descend(self, number: int) -> dict[str, float]:
-        """The term of no stored answer."""
-        return {"loss": 0.0}
-
-    def updates(self) -> dict[str, float]:
-        """Without a rollout and without stored answers nothing moves."""
-        return {}
-
-    def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
-        """The step is done: `parts` is the running state after it."""
-        self.loop.parts = parts
-        return metrics
-
-
-@dataclass
-class Memory:
-    """The buffer in one step: what it held before, and holds after what the step has seen."""
-
-    loop: Loop
+    loop: TrainState
     buffer: Buffer
     step: int
     before: Answers
@@ -249,7 +241,7 @@ class Memory:
         self.after = self.before
 
     def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
-        """Groups of a rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
+        """Add groups of a rollout. A part that stores advantages (P, G) adds them only once these are known."""
         buffer = self.buffer
         if buffer.alone and buffer.reads_advantages:
             advantages = credit(self.loop.method, groups.rewards, step=self.step, total_steps=self.loop.config.steps).grouped
@@ -261,9 +253,9 @@ class Memory:
         self.after = buffer.rule.add(self.after, right)
 
     def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
-        """The step is done: what was added stays, beside `parts`, the others' state. `metrics` and those of what is stored.
+        """Finish the step: store what was added, with `parts`, the state of all other parts. Return `metrics` with the buffer's.
 
-        The tokens that were sampled before step 0 count among those of step 0.
+        Tokens that were sampled before step 0 count among those of step 0.
         """
         loop, after = self.loop, self.after
         loop.parts = {**parts, self.buffer.slot: after.tensors()}
@@ -281,19 +273,23 @@ class Memory:
         }
 
     def _now(self) -> Tensor | None:
-        """Numbers of the step's own problems, for draw = "step"."""
+        """Return the numbers of the step's own problems, for draw = "step"."""
         if self.buffer.draw != "step":
             return None
         wanted = self.loop.config.rollout.prompts_per_step
         return problem_numbers(self.loop, problems_of_step(self.loop, self.step, 0, wanted))
 
     def rows(self, number: int) -> StoredAnswers:
-        """The stored answers that update `number` of the run trains on."""
+        """Return the stored answers that update `number` of the run trains on."""
         kept = self.after if self.buffer.fresh else self.before
         return self.buffer.rows(kept, number, self.loop.key.fold(DRAWS), self._now())
 
+    def descends(self, number: int) -> bool:
+        """Return True if update `number` has a term of stored answers: a weight other than 0, and rows."""
+        return self.buffer.weight_at(self.step, self.loop.config.steps) != 0.0 and len(self.rows(number)) > 0
+
     def updates(self) -> dict[str, float]:
-        """The step's updates on stored answers only, and their metrics; none where nothing is stored."""
+        """Run the step's updates on stored answers only and return their metrics; none if nothing is stored."""
         loop, count, collected = self.loop, self.loop.config.updates.per_step, []
         with nullcontext() if count == 1 else undone_if_diverged(loop):
             for number in range(self.step * count, (self.step + 1) * count):
@@ -302,14 +298,14 @@ class Memory:
         return mean_of(collected)
 
     def descend(self, number: int) -> dict[str, float]:
-        """Add the gradient of weight * term to that of update `number`; the term's metrics, and its part of the loss.
+        """Add the gradient of weight * term to that of update `number`; return the term's metrics, and its part of the loss.
 
-        Where the weight is 0, or nothing is drawn, nothing is computed. TrainingDiverged for a term that is not finite.
+        If the weight is 0 or there are no rows, nothing is computed. Raise TrainingDiverged for a term that is not finite.
         """
         config = self.loop.config
-        weight, rows = self.buffer.weight_at(self.step, config.steps), self.rows(number)
-        if weight == 0.0 or not len(rows):
+        if not self.descends(number):
             return {"replay/rows": 0.0, "loss": 0.0}
+        weight, rows = self.buffer.weight_at(self.step, config.steps), self.rows(number)
         budget = buffer_budget(self.buffer, rows, config.rollout.max_new_tokens)
         collected = []
         for part in self.parts(rows):
@@ -322,13 +318,13 @@ class Memory:
         return sums | {"replay/rows": float(len(rows)), "loss": weight * sums["replay/loss"]}
 
     def parts(self, rows: StoredAnswers) -> Iterator[StoredAnswers]:
-        """`updates.micro_batch` prompts at a time, or all of them."""
+        """Yield `updates.micro_batch` prompts at a time, or all of them."""
         prompts = int(rows.owners.max()) + 1
         size = self.loop.config.updates.micro_batch or prompts
         return (rows.of_owners(first, first + size) for first in range(0, prompts, size))
 
     def logps(self, rows: StoredAnswers) -> Tensor:
-        """(R, T) log-probs of the stored texts under the policy, in the graph."""
+        """Return (R, T) log-probs of the stored texts under the policy, in the graph."""
         loop, kept, device = self.loop, rows.answers, self.loop.policy.device
         heads = torch.searchsorted(rows.owners, torch.arange(int(rows.owners.max()) + 1))
         prompts = [list(loop.ask(loop.problems[i]).ids) for i in kept.problem[heads].tolist()]

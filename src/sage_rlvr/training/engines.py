@@ -1,9 +1,9 @@
-"""What TRL and verl make of each part of a method: one table, read by refusals, `sage-rlvr methods` and docs/reference/engines.md.
+"""How TRL and verl implement each part of a method: one table, read by errors, `sage-rlvr methods` and docs/reference/engines.md.
 
     a row           a part class, or a setting of one (a named predicate), and for each engine `Sets` or `Refuses`
     Sets            fields of GRPOConfig, or of verl's configuration; without fields this package computes it on the engine
     Refuses         why the engine cannot, and what to set instead
-    OTHER, NOTHING  the row of a kind for classes without one of their own, a subclass of a listed class too, and for no part
+    OTHER, NOTHING  the row of a kind for classes without a row, including subclasses of a listed class, and for no part
 
 `refusals` lists every part of a method that an engine lacks, `check` raises them in one error, and `fields` merges what the
 rows of a method set. The loop engine runs every method. Works without TRL and without verl.
@@ -20,13 +20,13 @@ from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
 from sage_rlvr.core.extras import EntropyBonus, Extra
 from sage_rlvr.core.guides import Guide, factors
-from sage_rlvr.core.method import Method, needs_of
+from sage_rlvr.core.method import Method, kl_prompts, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling, is_staged
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, over_a_run, show
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, refuse
-from sage_rlvr.training.verl.terms import ACTOR, LOSS, NEUTRAL
+from sage_rlvr.training.verl.terms import ACTOR, LOSS, NEUTRAL, ROLLOUT
 
 Engine = Literal["trl", "verl"]
 ENGINES: dict[Engine, str] = {"trl": "TRL", "verl": "verl"}  # as messages call them
@@ -37,7 +37,10 @@ FAR = 1e9  # clip_ratio_c where there is no dual clip: a ratio is at most exp(20
 
 @dataclass(frozen=True)
 class Of:
-    """A field's value that the method says. words: what pages call it; value: of the method and the tokens of a completion."""
+    """A field's value that is read from the method.
+
+    words: its text in pages; value: function of the method and a completion's tokens.
+    """
 
     words: str
     value: Callable[[Method, int | None], Any]
@@ -50,7 +53,7 @@ def of(path: str) -> Of:
 
 @dataclass(frozen=True)
 class Sets:
-    """The engine runs it. fields: of the engine's configuration, a value or `Of`; words: what pages say beside them."""
+    """The engine runs the part. fields: of the engine's configuration, a value or `Of`; words: their text in pages."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     words: str = ""
@@ -58,7 +61,10 @@ class Sets:
 
 @dataclass(frozen=True)
 class Refuses:
-    """The engine does not run it. why: follows the place and a colon in messages; instead: the next step, "" for the loop alone."""
+    """The engine does not run the part.
+
+    why: follows the place and a colon in messages; instead: the next step, "" = only the loop.
+    """
 
     why: str
     instead: str = ""
@@ -80,17 +86,17 @@ class EngineRow:
 
     @property
     def words(self) -> str:
-        """What messages and pages call it."""
+        """Name of the row in messages and pages."""
         return self.what if isinstance(self.what, str) else self.what.__name__
 
     def on(self, engine: Engine) -> Sets | Refuses:
-        """What that engine does with it."""
+        """Return how that engine treats it."""
         return self.trl if engine == "trl" else self.verl
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A part that an engine does not run. path: where it is set, below the method; value: what stands there, in words."""
+    """A part that an engine does not run. path: its setting, below the method; value: the value of the setting, in words."""
 
     path: str
     value: str
@@ -115,13 +121,13 @@ def any_kl(method: Method) -> bool:
 
 
 def kl_in_reward(method: Method | None) -> bool:
-    """The KL is part of the advantages, and the loss adds none of its own. method: None where only a guide is known."""
+    """The KL is part of the advantages, and the loss adds none. method: None if only a guide is known."""
     anchor = None if method is None else method.anchor
     return anchor is not None and not anchor.is_off and anchor.placement == "reward"
 
 
 def kl_in_loss(estimator: str) -> Callable[[Method], bool]:
-    """Whether a method has that estimator in its loss; "exact": other than of the forward KL."""
+    """Return a predicate: a method has that estimator in its loss; "exact": all but the forward KL."""
 
     def holds(method: Method) -> bool:
         anchor = method.anchor
@@ -195,7 +201,7 @@ def chooses_problems(method: Method) -> tuple[Extra, ...]:
 
 
 def reward_sources(method: Method) -> tuple[Extra, ...]:
-    """The extra that rewards in place of the verifier."""
+    """The extra that rewards instead of the verifier."""
     return () if method.reward_source is None else (method.reward_source,)
 
 
@@ -209,8 +215,18 @@ def adds_loss(method: Method) -> tuple[Extra, ...]:
     return tuple(extra for extra in method.extras if extra.adds_loss and not has_row("extras", type(extra)))
 
 
+def weighed_kl(method: Method) -> bool:
+    """A KL in the loss whose beta is either 0 or unchanged for each prompt."""
+    return not kl_in_reward(method) and (prompts := kl_prompts(method.anchor)) is not None and prompts.gates
+
+
+def graded_kl(method: Method) -> bool:
+    """A KL in the loss whose beta has other weights of prompts."""
+    return not kl_in_reward(method) and (prompts := kl_prompts(method.anchor)) is not None and not prompts.gates
+
+
 def staged(method: Method) -> bool:
-    """A rollout plan that draws more for some prompts."""
+    """A rollout plan that samples more for some prompts."""
     return is_staged(method.rollout)
 
 
@@ -229,7 +245,7 @@ ESTIMATES = "use k3, k2 or straight_through"
 
 
 def on_both(why: str, instead: str = "") -> tuple[Refuses, Refuses]:
-    """The refusal of both engines, whose name stands in it as {}."""
+    """Return the refusal for both engines, with the engine's name in place of {}."""
     trl, verl = (Refuses(why.format(name), instead) for name in ENGINES.values())
     return trl, verl
 
@@ -258,6 +274,8 @@ LARGEST = Of("beta, the largest of a schedule", lambda method, _: max(over_a_run
 IN_LOSS = Of("beta, 0 in the reward", lambda method, _: 0.0 if kl_in_reward(method) else method.anchor.beta_at(0, 1))  # type: ignore[union-attr]
 DUAL = Of("dual", lambda method, _: FAR if method.surrogate.dual is None else method.surrogate.dual)  # type: ignore[attr-defined]
 TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use k3 or k3_is")
+
+PER_PROMPT = on_both("the beta of {} is one number for all rows", "use placement='reward', which weighs each prompt")
 
 # Refusals come in this order.
 TABLE: tuple[EngineRow, ...] = (
@@ -359,6 +377,8 @@ TABLE: tuple[EngineRow, ...] = (
         moving_beta,
         "anchor.beta",
     ),
+    EngineRow("anchor", "a gate of prompts, KL in the loss", HERE, PER_PROMPT[1], weighed_kl, "anchor.prompts"),
+    EngineRow("anchor", "a graded weight of prompts, KL in the loss", *PER_PROMPT, graded_kl, "anchor.prompts"),
     EngineRow("anchor", "k3", *_estimate(False, "low_var_kl"), kl_in_loss("k3")),
     EngineRow(
         "anchor",
@@ -412,7 +432,7 @@ _DECLARED: dict[type, tuple[EngineRow, ...]] = {}
 
 @dataclass(frozen=True)
 class Signal:
-    """Why an engine lacks a signal where advantages are computed, and where q is; "" where it has it. instead: the next step."""
+    """Reason that an engine lacks a signal at the computation of advantages, and of q; "" if it has it. instead: the next step."""
 
     trl: str = ""
     verl: str = ""
@@ -421,17 +441,19 @@ class Signal:
     instead: str = ""
 
     def lacks(self, engine: Engine, in_q: bool) -> str:
-        """Why there is none; "" where there is one."""
+        """Return the reason that there is no signal; "" if there is one."""
         reason: str = getattr(self, f"{engine}_q" if in_q else engine)
         return reason
 
 
-Q_ON_TRL = "q on TRL has log-probs and entropies alone"
+Q_ON_TRL = "q on TRL has log-probs, entropies and places only"
 NO_ENTROPIES = "the reference is scored without entropies"
 NO_ANSWERS = "this package reads no answers out of completions on verl"
 NO_HIDDEN = "verl's workers return no hidden states"
 LISTED = "only the loop engine lists the right completions of a problem"
 ONE_TOKEN = "only the log-probs of sampled tokens are there"
+NO_IDS = "verl hands over prompts without the ids of their problems"
+NO_TASK = "this package knows no classes of states on verl"
 LATER = "advantages are computed after q"
 NEVER_RUN = "no part was run with it on verl"
 FOR_TERMS = "this package adds no term to the loss there"
@@ -442,6 +464,8 @@ SIGNALS: dict[str, Signal] = {
     "problems": Signal("", "", Q_ON_TRL, ""),
     "answers": Signal("", NO_ANSWERS, Q_ON_TRL, NO_ANSWERS),
     "hidden": Signal("", NO_HIDDEN, Q_ON_TRL, NO_HIDDEN),
+    "places": Signal("", NO_TASK, "", NO_TASK, instead="use `first`, the number of first tokens, in place of `classes`"),
+    "base_counts": Signal("", NO_IDS, Q_ON_TRL, NO_IDS),
     "advantages": Signal("", "", LATER, LATER),
     "ref_entropies": Signal(*(NO_ENTROPIES,) * 4, instead="use signal='policy'"),
     "ref_right": Signal(*(LISTED,) * 4),
@@ -451,45 +475,84 @@ SIGNALS: dict[str, Signal] = {
 }
 
 
+# ---- sampling
+
+SAMPLING: dict[Engine, dict[str, tuple[Any, ...]]] = {
+    "trl": {
+        "top_p": (1.0,),
+        "top_k": (0, -1),
+        "min_p": (0.0,),
+        "repetition_penalty": (1.0,),
+        "do_sample": (True,),
+    },
+    "verl": {f"{ROLLOUT}.top_p": (1.0,), f"{ROLLOUT}.top_k": (-1, 0)},
+}
+"""Fields that make an engine sample from another distribution than the policy's, and the values that do not."""
+
+
+def other_sampling(engine: Engine, read: Callable[[str], Any]) -> list[str]:
+    """Return each field of `SAMPLING` that makes completions differ from the policy's distribution, with its value.
+
+    A run warns once, on every engine: no method corrects it, and the paper's recipes sample so. read: a field, None if unset.
+    """
+    found = {name: read(name) for name in SAMPLING[engine]}
+    return [f"{name}={value}" for name, value in found.items() if value is not None and value not in SAMPLING[engine][name]]
+
+
+def sampling_warning(cuts: Sequence[str]) -> str:
+    """Return the warning for a run that samples under `cuts`; empty without any."""
+    if not cuts:
+        return ""
+    return (
+        f"completions are sampled with {', '.join(cuts)}, but their log-probs are those of the whole policy: importance ratios, "
+        "the KL and the gradient are not those of the distribution that was sampled from"
+    )
+
+
 # ---- what is read from the table
 
 
 def table() -> list[EngineRow]:
-    """The table with the rows that classes elsewhere have declared, each behind those of its kind; "any other" comes last."""
+    """Return the table with the rows that classes elsewhere have declared, each after those of its kind; "any other" is last."""
     declared = (row for part in sorted(_DECLARED, key=lambda part: part.__name__) for row in _DECLARED[part])
     return sorted([*TABLE, *declared], key=lambda row: (KINDS.index(row.kind), row.what == OTHER))
 
 
 def rows_of(method: Method) -> Iterator[EngineRow]:
-    """The rows that hold for a method, in the order of the table. Of the rows that set one field the last wins."""
+    """Yield the rows that apply to a method, in the order of the table. Of the rows that set one field the last wins."""
     for row in table():
         if row.when(method) if row.when is not None else any(_is_of(row, part) for part in _parts(method, row.kind)):
             yield row
 
 
 def _parts(method: Method, kind: str) -> tuple[object, ...]:
-    """What stands in a field of a method: one part or None, or any number of extras."""
+    """Return the content of a field of a method as a tuple: one part or None, or any number of extras."""
     part = getattr(method, kind)
     return part if isinstance(part, tuple) else (part,)
 
 
 def _is_of(row: EngineRow, part: object) -> bool:
-    """Whether a row without a predicate is that of a part."""
+    """Return True if a row without a predicate is that of a part."""
     if isinstance(row.what, type):
         return type(part) is row.what
     return part is None if row.what == NOTHING else part is not None and not has_row(row.kind, type(part))
 
 
 def has_row(kind: str, part: type) -> bool:
-    """Whether a class has a row of its own among those of its kind."""
+    """Return True if a class has a row among those of its kind."""
     declared = _DECLARED.get(part, ())
     return any(row.what is part and row.kind == kind for row in (*TABLE, *declared))
 
 
 def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses, also: Sequence[EngineRow] = ()) -> None:
-    """Add the row of a class that is not in the table, a part of that kind; also: rows of its settings, with `when`.
+    """Add the row of a class of that kind that is not in the table. Raise ConfigError for an unknown kind, or a class of the table.
 
-    ConfigError for an unknown kind, or a class of the table.
+    Args:
+        kind: a field of `Method`.
+        part: the class.
+        trl: how TRL treats it.
+        verl: how verl treats it.
+        also: rows of its settings, with `when`.
     """
     refuse(
         (kind not in KINDS, f"engines.declare: kind = {kind!r}; choose one of {', '.join(KINDS)}."),
@@ -502,7 +565,7 @@ def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses,
 
 
 def refusals(method: Method, engine: Engine) -> list[Refusal]:
-    """Every part of a method that the engine does not run, in the order of the table; empty if it runs the method."""
+    """Return every part of a method that the engine does not run, in the order of the table; empty if it runs the method."""
     refused = []
     for row in rows_of(method):
         if isinstance(entry := row.on(engine), Refuses):
@@ -517,17 +580,17 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
 
 
 def guide_refusals(guide: Guide, engine: Engine) -> list[Refusal]:
-    """The factors of a guide that read what the engine does not have where q is computed."""
+    """Return the factors of a guide that read a signal which the engine does not have at the computation of q."""
     return [one for part in factors(guide) for one in _unread("anchor.guide", part, part.needs, engine)]
 
 
 def check(method: Method, engine: Engine) -> None:
-    """ConfigError with all refusals: each with its place, its reason and what to set instead."""
+    """Raise ConfigError with all refusals: each with its place, its reason and what to set instead."""
     refuse_all(f"{method.name} on {ENGINES[engine]}", refusals(method, engine))
 
 
 def refuse_all(who: str, refused: list[Refusal]) -> None:
-    """ConfigError that names all of them, if there are any. who: what the message begins with."""
+    """Raise ConfigError that names all of them, if there are any. who: the beginning of the message."""
     if len(refused) == 1:
         raise ConfigError(f"{who}: {refused[0]}{', or' if refused[0].instead else ';'} use the loop engine.")
     if refused:
@@ -536,7 +599,7 @@ def refuse_all(who: str, refused: list[Refusal]) -> None:
 
 
 def fields_of(method: Method, engine: Engine, max_tokens: int | None = None) -> dict[str, Any]:
-    """The fields of the engine's configuration under which it optimizes a method; `check` the method first.
+    """Return the fields of the engine's configuration under which it optimizes a method; `check` the method first.
 
     max_tokens: of a completion, for a budget that counts it.
     """
@@ -548,12 +611,12 @@ def fields_of(method: Method, engine: Engine, max_tokens: int | None = None) -> 
 
 
 def runs_on(method: Method) -> list[str]:
-    """The engines that run a method, as messages call them; the loop first."""
+    """Return the engines that run a method, as messages call them; the loop first."""
     return ["loop", *(name for engine, name in ENGINES.items() if not refusals(method, engine))]
 
 
 def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int) -> None:
-    """ConfigError where a run samples longer or in smaller groups than the method is made for."""
+    """Raise ConfigError if a run samples longer completions or smaller groups than the method is made for."""
     limit, size = SIZES[engine]
     least, who = method.advantage.least_group, f"{method.name} on {ENGINES[engine]}"
     other = {f"method.extras.{n}": one.made_for for n, one in enumerate(method.extras) if one.made_for not in (None, max_tokens)}
@@ -588,7 +651,7 @@ def _unread(path: str, part: object, needs: frozenset[str], engine: Engine) -> I
 
 
 def _path_and_value(method: Method, row: EngineRow) -> tuple[str, str]:
-    """Where the part of a row is set, and what stands there, in words: extras by their number in the list."""
+    """Return the setting of a row's part and its value in words: extras by their number in the list."""
     path = row.at or row.kind
     if path.split(".")[0] != "extras":
         return path, _shown(path, attrgetter(path)(method))
@@ -604,7 +667,7 @@ def _path_and_value(method: Method, row: EngineRow) -> tuple[str, str]:
 
 
 def _shown(path: str, value: object) -> str:
-    """A part by its class, a setting by its value."""
+    """Return a part as its class, a setting as its value."""
     if "." not in path:
         return type(value).__name__
     return show(value) if isinstance(value, float | Schedule) else str(value)
@@ -612,6 +675,6 @@ def _shown(path: str, value: object) -> str:
 
 __all__ = [
     *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "EngineRow", "Of", "Refusal"),
-    *("Refuses", "Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all"),
-    *("rows_of", "has_row", "kl_in_reward", "on_both", "runs_on", "table"),
+    *("SAMPLING", "Refuses", "Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals"),
+    *("refuse_all", "rows_of", "has_row", "kl_in_reward", "on_both", "other_sampling", "runs_on", "sampling_warning", "table"),
 ]

@@ -3,12 +3,12 @@
     collect   samplers.py draws groups, the verifier judges them, and the sampler keeps some     (rollouts.py, groups.py)
     score     log-probs and entropies of their tokens, under the policy and the reference        (scores.py, reference.py)
     shape     log q of the guide, which multiplies the reference                                 (core/guides)
-    credit    advantages, the KL in the reward among them                                        (core/method.py)
-    update    mini-batches of whole groups, each in micro-batches, and the optimizer's steps     (optimizer.py)
+    credit    advantages, including a KL in the reward                                           (core/method.py)
+    update    mini-batches of complete groups, each in micro-batches, and the optimizer's steps  (optimizer.py)
 
 The adapters of TRL and verl name the same five stages (trl/trainer.py, verl/trainer.py).
 
-Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
+All random numbers are a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
 policies agree, the same completions. On a CPU a run is bitwise reproducible (same kind of CPU, versions and thread count).
 """
 
@@ -29,22 +29,23 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import PER_COMPLETION
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import NO_SIGNAL, Credit, credit, has_signal, objective, q_clamped, shape
+from sage_rlvr.core.method import NO_SIGNAL, Advantages, credit, has_signal, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import state_metrics
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.devices import dtype_of, placed
+from sage_rlvr.models.devices import dtype_of, faster_dtype, placed
 from sage_rlvr.models.enumeration.solutions import lister
-from sage_rlvr.models.policy import Asking, load_policy
+from sage_rlvr.models.policy import PromptRenderer, load_policy
 from sage_rlvr.models.scoring import TokenScores
 from sage_rlvr.runs import RunDir, writing
-from sage_rlvr.training.buffer import Memory, NoMemory, fill, numbered, recall
-from sage_rlvr.training.counts.footprint import lacks_room
-from sage_rlvr.training.groups import CompletionRows
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.base_samples import BaseSamples, checked_base
+from sage_rlvr.training.counts.room import lacks_room
+from sage_rlvr.training.groups import RolloutBatch
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.model_card import facts_of, render
 from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.places import check_places
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
     follow,
@@ -53,6 +54,7 @@ from sage_rlvr.training.reference import (
     load_reference,
     restore_reference,
 )
+from sage_rlvr.training.replay import Replay, fill, numbered, recall
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.scores import (
     at_once,
@@ -77,19 +79,19 @@ from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import ROWS, BufferWatch, GuideWatch, SourceWatch, check_vocabulary
 
 
-def train_step(loop: Loop, step: int) -> dict[str, float]:
-    """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/reference/metrics.md).
+def train_step(loop: TrainState, step: int) -> dict[str, float]:
+    """Run one rollout and its updates; return the step's metrics (docs/reference/metrics.md). Steps count from 0.
 
-    Where the sampler keeps no group there is no policy gradient, and only stored answers move the policy; of the parts' state only
-    the rollout plan's and the buffer's move then. Where the step diverges nothing moves.
+    If the sampler keeps no group there is no policy gradient, and only stored answers change the policy; of the parts' state only
+    the rollout plan's and the buffer's change then. If the step diverges nothing changes.
     """
     method, key, total = loop.method, loop.key, loop.config.steps
-    sampler, memory = sampler_of(method), recall(loop, step)
-    collected = sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
+    sampler, replay = sampler_of(method), recall(loop, step)
+    collected = sampler.collect(loop, step, replay)  # collect: sample, verify, keep, refill, store
     if not collected.groups:
         # `updates` takes the optimizer steps of stored answers, and returns their metrics.
-        return memory.commit(collected.metrics | memory.updates(), collected.parts)
-    groups = CompletionRows.of(collected.groups, loop.tokens.pad_id)
+        return replay.commit(collected.metrics | replay.updates(), collected.parts)
+    groups = RolloutBatch.of(collected.groups, loop.tokens.pad_id)
     scores, reference = step_scores(loop, groups)  # score
     signals = step_signals(loop, groups, scores, reference)
     gap = sampler_gap(loop, groups, signals, step)
@@ -100,27 +102,27 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     credited = credit(method, groups.rewards, signals, log_q, step, total, key, collected.parts)  # credit
     weights, weighed = sampler.weights(groups, scores.logps)
     whole = batch_of(loop, groups, signals, scores, reference, credited, log_q=log_q, q_clamped=clamped, weights=weights)
-    moved = updates(loop, whole, groups, has_signal(method, credited.grouped, whole.mask), step, memory)  # update
+    moved = updates(loop, whole, groups, has_signal(method, credited.grouped, whole.mask), step, replay)  # update
     # Stores what needs advantages, behind the updates: such a buffer trains on the answers of earlier steps only.
     for one_size, advantages in zip(groups.groups, groups.split(credited.grouped), strict=True):
-        memory.see(one_size, advantages)
+        replay.see(one_size, advantages)
     # The parts' state changes last: an update that diverges leaves it, and the weights, as they were before the step.
     metrics = collected.metrics | gap | weighed | moved | advantage_metrics(credited.advantages, signals.mask)
-    return memory.commit(metrics | state_metrics(credited.state), credited.state)
+    return replay.commit(metrics | state_metrics(credited.state), credited.state)
 
 
 def batch_of(
-    loop: Loop,
-    groups: CompletionRows,
+    loop: TrainState,
+    groups: RolloutBatch,
     signals: Signals,
     scores: TokenScores,
     reference: TokenScores | None,
-    credited: Credit,
+    credited: Advantages,
     **fixed: Tensor | None,
 ) -> Batch:
-    """What the updates of a step descend; fixed: log_q, q_clamped and weights of its rows.
+    """Return the batch for the updates of a step, with log_q, q_clamped and weights of its rows fixed.
 
-    Of several updates each computes log-probs, distributions and entropies of its own rows in graph (`micro_batches`).
+    With several updates each computes log-probs, distributions and entropies of its rows in the graph (`micro_batches`).
     """
     needs = loop.method.needs
     return Batch(
@@ -135,28 +137,29 @@ def batch_of(
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
         loss_weights=credited.loss_weights,
+        kl_weights=credited.kl_weights,
         **fixed,
     )
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
-    """Of advantages (B,) or (B, T): their mean size over counted tokens, and the share of completions that feel none."""
+    """Return metrics of advantages (B,) or (B, T): mean size over counted tokens, fraction of completions whose advantage is 0."""
     spread = torch.where(mask, advantages if advantages.dim() == 2 else advantages[:, None], 0.0)
     idle = (spread == 0).all(dim=1).float().mean()
     return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/zero_frac": float(idle)}
 
 
 def updates(
-    loop: Loop, whole: Batch, groups: CompletionRows, signal: Tensor, step: int, memory: Memory | NoMemory
+    loop: TrainState, whole: Batch, groups: RolloutBatch, signal: Tensor, step: int, replay: Replay
 ) -> dict[str, float]:
-    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
+    """Run `epochs` passes over shuffled mini-batches of complete groups; the ratio to the old policy is 1 only in the first update.
 
-    Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
+    If a rollout plan kept fewer groups the mini-batches are smaller, and an empty one is left out: the number of an
     update, which the learning rate reads, is a function of step, epoch and mini-batch only.
     """
     plan, collected = loop.config.updates, []
     if plan.once:  # one update without micro-batches: the rollout's scores are in graph, and may go backward a single time
-        return update(loop, [whole], whole.mask, signal, step, step, memory)
+        return update(loop, [whole], whole.mask, signal, step, step, replay)
     single = plan.per_step == 1  # a single update that diverges has moved nothing
     with nullcontext() if single else undone_if_diverged(loop):
         for epoch in range(plan.epochs):
@@ -168,45 +171,65 @@ def updates(
                     # Ascending, whatever the order of the groups: `at_once` cuts them at the borders of groups.
                     rows = torch.isin(groups.owners, numbers.to(groups.owners.device)).nonzero().squeeze(1)
                     micro = micro_batches(loop, whole, groups, rows)
-                    collected.append(update(loop, micro, whole.mask[rows], signal[rows], step, number, memory))
+                    if "distributions" not in loop.method.needs and skips(loop, signal[rows], number, replay):
+                        micro = iter([select(whole, rows, whole.logps[rows])])  # the rollout's scores, without a forward
+                    collected.append(update(loop, micro, whole.mask[rows], signal[rows], step, number, replay))
     return mean_of(collected)
 
 
+def skips(loop: TrainState, signal: Tensor, number: int, replay: Replay) -> bool:
+    """Whether `updates.skip_without_signal` leaves out update `number`, whose rows' `has_signal` is `signal`."""
+    if bool(signal.any()) or replay.descends(number):
+        return False
+    return loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
+
+
 def update(
-    loop: Loop, micro: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | NoMemory
+    loop: TrainState, micro: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, replay: Replay
 ) -> dict[str, float]:
-    """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
+    """Make one optimizer step from micro-batches that add up to one mini-batch, and from the buffer's term; return its metrics.
 
-    signal: the rows' `has_signal`; without any of them and any stored answer only the KL has a gradient, and
-    `updates.skip_without_signal` may leave the step out. Number counts updates.
+    If no row has a signal and there are no stored answers, only the KL has a gradient, and `updates.skip_without_signal` may skip
+    the
+    step: then there is no backward pass and no gradient norm.
 
-    No weight moves if the loss or the gradient is not finite: `TrainingDiverged`. Gradients of earlier micro-batches stay, and
-    whoever goes on must clear them (`set_aside`).
+    No weight changes if the loss or the gradient is not finite: `TrainingDiverged`. Gradients of earlier micro-batches remain, and
+    a caller that continues must clear them (`set_aside`).
+
+    Args:
+        loop: the training state.
+        micro: the micro-batches.
+        mask: of the mini-batch's rows.
+        signal: the rows' `has_signal`.
+        step: the step.
+        number: the count of updates so far.
+        replay: the buffer's part of the step.
     """
     # The divisor of the whole mini-batch: micro-batches with one of their own would weigh tokens by the micro-batch they lie in.
     budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
+    skipped = skips(loop, signal, number, replay)
     collected: list[tuple[float, float, dict[str, float]]] = []
     for batch in micro:
         loss, metrics = objective(loop.method, batch, step, loop.config.steps, budget=budget)
         if not torch.isfinite(loss):  # before its backward: AdamW's moments never recover from one NaN
             raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
-        loss.backward()  # of each micro-batch before the next forward: its graph is freed, gradients add up
+        if not skipped:
+            loss.backward()  # of each micro-batch before the next forward: its graph is freed, gradients add up
         tokens, rows = batch.mask.sum() / mask.sum(), batch.mask.any(dim=1).sum() / mask.any(dim=1).sum()
         collected.append((float(tokens), float(rows), metrics))
     # Each mean is weighted by what it is a mean over: micro-batches have other shares of the tokens than of the completions.
     names = collected[0][2]
     shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
-    stored = memory.descend(number)  # adds to the gradients above: before the optimizer's step, which clears them
+    stored = replay.descend(number)  # adds to the gradients above: before the optimizer's step, which clears them
     # Losses add up, since they share a divisor; other metrics are means. This total replaces both "loss" entries below.
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
-    skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
-    moved = loop.optimizer.skip(number) if skips else loop.optimizer.step(number)
+    moved = {"optimizer/lr": 0.0} if skipped else loop.optimizer.step(number)
     return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
 
 
-def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor) -> Iterator[Batch]:
-    """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph.
+def micro_batches(loop: TrainState, whole: Batch, groups: RolloutBatch, rows: Tensor) -> Iterator[Batch]:
+    """Yield `rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in the graph.
 
     Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.
     """
@@ -224,7 +247,7 @@ def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor
 
 
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
-    """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed.
+    """Return `rows` of a batch with freshly computed `logps`; values fixed at the rollout (q, advantages) are only indexed.
 
     Every tensor of a `Batch` has a row per completion; a field that has not must be handled here by name.
     """
@@ -234,8 +257,11 @@ def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
     return Batch(logps=logps, loss_weights=weights, **indexed)
 
 
-def build(config: TrainConfig) -> Loop:
-    """Load the policy, its reference and the task of a resolved recipe."""
+def build(config: TrainConfig, base: BaseSamples | None = None) -> TrainState:
+    """Load the policy, its reference and the task of a resolved recipe. base: the samples of `config.base_samples`.
+
+    Raise DataError that names a training problem without base samples if the method reads them.
+    """
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     method = config.method
     policy, tokens = load_policy(config.model, dtype_of(config.engine))
@@ -246,10 +272,14 @@ def build(config: TrainConfig) -> Loop:
     task, problems = training_problems(config)
     if "ref_right" in method.needs:
         lister(task)  # ConfigError for a task that cannot list its right completions
-    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
+    check_places(method, task)
+    base = checked_base(method, base)
+    if base is not None:
+        base.check(str(problem.problem_id) for problem in problems)
+    asking = PromptRenderer.of(task, tokens, options=config.chat_template_kwargs)
     updates = config.steps * config.updates.per_step
     optimizer = Optimizer(policy, config.optimizer, updates)
-    return Loop(
+    return TrainState(
         config,
         method,
         policy,
@@ -262,20 +292,22 @@ def build(config: TrainConfig) -> Loop:
         Key(config.seed),
         parts=method.start(),
         numbers={} if method.buffer is None else numbered(problems),
+        base=base,
         initial=load_initial(config, policy, reference),  # before `train` loads a checkpoint into the policy
     )
 
 
-def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
-    """Train to `config.steps`, from the newest complete checkpoint if there is one. Returns the step reached.
+def train(config: TrainConfig, run: RunDir, progress: Any, base: BaseSamples | None = None) -> int:
+    """Train to `config.steps`, from the newest complete checkpoint if there is one. Return the step reached.
 
-    A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
-    the batch's prompts aside before it is raised. ConfigError if <run>/policy holds anything but a former policy.
+    A stop signal ends the run after the current step, which is saved. `TrainingDiverged` saves the last good weights and writes
+    the batch's prompts to a file before it is raised. Raise ConfigError if <run>/policy contains anything but a former policy.
+    base: as in `build`.
     """
     out = run.path / "policy"
     check_replaceable(out)
     check_installed(config.report_to)
-    loop = build(config)
+    loop = build(config, base)
     loop.reasons.tell = run.warn
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
@@ -300,35 +332,36 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     )
     if begin < config.steps:
         first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
-        setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
+        faster = faster_dtype(loop.policy, config.engine)
+        setting = setting_of(loop.policy, faster=faster, **of_optimizer(config.optimizer))
         lines = {"objective": config.objective, "engine": engine_line(loop), "prompt": first}
         announce(progress.note, setting, begin=begin, tell=run.warn, **lines)
 
-    def take(step: int) -> dict[str, float]:
+    def run_step(step: int) -> dict[str, float]:
         try:
             return train_step(loop, step)
         except TrainingDiverged as error:
             raise set_aside(loop, run, step, error) from error
 
-    def after(step: int, metrics: dict[str, float]) -> None:
+    def on_step_end(step: int, metrics: dict[str, float]) -> None:
         for watch in watches:
             watch.see(step, metrics)
         if step == 0:
             after_first_step(progress.note, loop.method.anchor, metrics, run.warn)
         follow(loop, step + 1)  # before `save`: the checkpoint of this step has to hold the reference of the next
 
-    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
-    return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
+    on_train_end = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
+    return run_steps(config, run, progress, begin, run_step, partial(save, loop, run), on_train_end, on_step_end)
 
 
-def save(loop: Loop, run: RunDir, step: int) -> None:
-    """A checkpoint of all that a run cannot find on disk: weights, moments, the parts' state, a reference that it made itself."""
+def save(loop: TrainState, run: RunDir, step: int) -> None:
+    """Write a checkpoint of all state that is not on disk elsewhere: weights, moments, the parts' state, a reference of the run."""
     groups, state = kept_reference(loop)
     checkpoint(run, loop.policy, loop.optimizer, step, groups | kept_parts(loop), **state)
 
 
-def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
-    """Save the last good weights and the batch that broke the step; return the error that says where they lie.
+def set_aside(loop: TrainState, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
+    """Save the last good weights and the batch that broke the step; return the error that names their paths.
 
     Raises CheckpointError if they cannot be written.
     """

@@ -2,8 +2,8 @@
 
     prompts without guidance, stored tokens -> log-probs over the policy's own tokens -> loss of core/preferences.py -> step
 
-The reference of DPO is the policy that the run begins with, frozen. Which rows a step takes is a function of (seed, step), so a
-resumed run ends bitwise as an uninterrupted one. Our own, and not TRL's DPOTrainer: that has no mask inside a completion.
+The reference of DPO is the initial policy of the run, frozen. The rows of a step are a function of (seed, step), so a
+resumed run ends bitwise like an uninterrupted one. TRL's DPOTrainer is not used: it has no mask inside a completion.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sage_rlvr.config import OfflineConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
 from sage_rlvr.errors import DataError, TrainingDiverged
-from sage_rlvr.models.devices import dtype_of, placed
-from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.devices import dtype_of, faster_dtype, placed
+from sage_rlvr.models.policy import PromptRenderer, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
@@ -42,16 +42,16 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class Data:
-    """What a run reads: what SFT learns, and (winner, loser) of each pair."""
+    """Data of a run: the texts of SFT, and (winner, loser) of each pair."""
 
     learned: Sequence[Text]
     pairs: Sequence[tuple[Text, Text]]
 
 
-def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None = None) -> Text:
-    """A stored sample as a `Text`, the problem asked without guidance. own: of an episode, which tokens the policy drew.
+def text_of(asking: PromptRenderer, problem: Any, row: Any, own: Sequence[bool] | None = None) -> Text:
+    """Return a stored sample as a `Text`, the problem asked without guidance. own: of an episode, which tokens the policy sampled.
 
-    DataError if this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
+    Raise DataError if this policy's tokenizer decodes the tokens of a completion to another text: it is of another policy family.
     """
     ids = tuple(int(i) for i in row.token_ids)
     if own is not None:
@@ -67,9 +67,9 @@ def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None =
 
 
 def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, data: Callable[[Tokens], Data]) -> int:
-    """Train to `config.steps`, from the newest checkpoint; write the policy, or the reward model, to `out`. Returns the step.
+    """Train to `config.steps`, from the newest checkpoint; write the policy, or the reward model, to `out`. Return the last step.
 
-    data: what there is to read, spelled by the policy's tokens. ConfigError if `out` holds what is no policy.
+    Raise ConfigError if `out` contains anything but a policy. data: the texts and pairs, as tokens of the policy.
     """
     check_replaceable(out)
     check_installed(config.report_to)
@@ -86,9 +86,10 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     if begin < config.steps:
         one = read.learned[0] if config.loss == "sft" else read.pairs[0][0]
         first = decoded(tokens.tokenizer, [*one.prompt, *one.tokens], "first completion with its prompt")
-        announce(progress.note, setting_of(model, **of_optimizer(config.optimizer)), prompt=first, begin=begin)
+        setting = setting_of(model, faster=faster_dtype(model, config.engine), **of_optimizer(config.optimizer))
+        announce(progress.note, setting, prompt=first, begin=begin)
 
-    def take(step: int) -> Metrics:
+    def run_step(step: int) -> Metrics:
         if config.loss == "sft":
             rows = [read.learned[i] for i in rows_of_step(key, config, step, len(read.learned))]
             return sft_step(model, optimizer, rows, step) | {"offline/tokens": float(sum(map(learned_tokens, rows)))}
@@ -97,12 +98,12 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
             return rank(model, optimizer, tokens, pairs, step)
         return prefer(model, reference, optimizer, pairs, config.beta, step)
 
-    finish = partial(save_policy, model, tokens.tokenizer, out)
-    return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
+    on_train_end = partial(save_policy, model, tokens.tokenizer, out)
+    return run_steps(config, run, progress, begin, run_step, partial(checkpoint, run, model, optimizer), on_train_end)
 
 
 def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list[int]:
-    """The rows that a step takes: pass after pass over all of them, each in its own order."""
+    """Return the rows of a step: pass after pass over all of them, each in another order."""
     places = range(step * config.batch_size, (step + 1) * config.batch_size)
     passes = {n: key.permutation(n, config.loss, total) for n in {position // total for position in places}}
     return [int(passes[position // total][position % total]) for position in places]
@@ -116,7 +117,7 @@ def prefer(
     beta: float,
     step: int,
 ) -> Metrics:
-    """One step of DPO. The metrics hold log pi of winners and of losers themselves: a margin can grow while both fall."""
+    """Make one step of DPO. The metrics include log pi of winners and of losers: a margin can grow while both fall."""
     model.eval()  # dropout off, as the policy that sampled
     laid = pairs_laid_out(pairs, model.device)
     logps = completion_logps(score(model, *laid[:4]).logps, laid.own)
@@ -131,7 +132,7 @@ def prefer(
 
 
 def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Sequence[tuple[Text, Text]], step: int) -> Metrics:
-    """One step of a reward model: the score of a winner above that of its loser."""
+    """Make one step of a reward model: the score of a winner above that of its loser."""
     model.eval()
     texts = [(*text.prompt, *text.tokens) for pair in pairs for text in pair]
     scores = scores_of(model, texts, tokens.pad_id)
@@ -140,7 +141,7 @@ def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Se
 
 
 def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
-    """The update of a loss. TrainingDiverged if it is not finite, the weights as they were."""
+    """Apply the update of a loss. Raise TrainingDiverged, with unchanged weights, if it is not finite."""
     if not torch.isfinite(loss):
         raise TrainingDiverged(f"loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()
@@ -148,7 +149,7 @@ def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
 
 
 def pairs_laid_out(pairs: Sequence[tuple[Text, Text]], device: torch.device | str = "cpu") -> Laid:
-    """Of N pairs the 2 N texts, winner and loser by turns. DataError for a pair of different prompts."""
+    """Return the 2 N texts of N pairs, winner and loser alternating. Raise DataError for a pair of different prompts."""
     if unequal := next((a for a, b in pairs if a.prompt != b.prompt), None):
         raise DataError(
             f"the completions of a pair belong to different prompts, the longer with {len(unequal.prompt)} tokens; "

@@ -16,7 +16,7 @@ COPY = "weight"  # slot of a float32 copy beside the moments of its parameter
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """Rate of update `step` (from 0): linear warm-up, then constant, linear to 0, or cosine to 0."""
+    """Return the rate of update `step` (from 0): linear warm-up, then constant, linear to 0, or cosine to 0."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
@@ -28,10 +28,10 @@ _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|
 
 
 def decayed(model: torch.nn.Module) -> Iterator[str]:
-    """Names of the parameters that weight decay pulls to 0: all but biases and the weights of normalization layers.
+    """Yield names of the parameters with weight decay: all but biases and the weights of normalization layers.
 
     The rule of transformers' Trainer, and so of TRL: a LayerNorm by its class, every other norm and bias by its name.
-    Embeddings decay. `get_decay_parameter_names` of transformers is the source, and the tests hold the two together; it is
+    Embeddings decay. `get_decay_parameter_names` of transformers is the source, and a test checks that the two agree; it is
     not called, because its import takes seconds.
     """
     norms = [name for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)]
@@ -41,10 +41,10 @@ def decayed(model: torch.nn.Module) -> Iterator[str]:
 
 
 class Optimizer:
-    """torch's AdamW over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names.
+    """AdamW of torch over the trainable parameters of `model`, known by name; weight decay acts on those `decayed` names.
 
-    Of a parameter in half precision it keeps a float32 copy, which it moves and rounds into the parameter: gradients of several
-    micro-batches add up in float32, and updates too small for the parameter's precision add up in the copy until they are not.
+    For a parameter in half precision it keeps a float32 copy, which it updates and rounds into the parameter: gradients of several
+    micro-batches add up in float32, and updates too small for the parameter's precision accumulate in the copy.
     `optimizer/changed_frac` is the share of these parameters' weights that an update changed after rounding.
     """
 
@@ -69,7 +69,7 @@ class Optimizer:
         )
 
     def _widen(self, parameter: torch.nn.Parameter) -> None:
-        """What backward left in a parameter of half precision, added to the gradient of its copy."""
+        """Add the gradient of a half-precision parameter to the gradient of its copy."""
         copy, grad = self.copies[parameter], parameter.grad
         assert grad is not None
         copy.grad = grad.float() if copy.grad is None else copy.grad.add_(grad)
@@ -86,12 +86,6 @@ class Optimizer:
         changed = self._round()
         self.adam.zero_grad(set_to_none=True)
         return {"optimizer/grad_norm": norm, "optimizer/lr": rate} | changed
-
-    def skip(self, step: int) -> dict[str, float]:
-        """In place of `step`: the same check, weights and moments as they were, gradients cleared; its rate is 0."""
-        norm = self._clip(step)
-        self.adam.zero_grad(set_to_none=True)
-        return {"optimizer/grad_norm": norm, "optimizer/lr": 0.0}
 
     def _clip(self, step: int) -> float:
         norm = float(torch.nn.utils.clip_grad_norm_(list(self.names), self.config.max_grad_norm, foreach=True))
@@ -112,7 +106,7 @@ class Optimizer:
         return {"optimizer/changed_frac": int(torch.stack(changed).sum()) / total}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Moments, step counts and float32 copies as {"parameter/exp_avg": tensor, ...}."""
+        """Return moments, step counts and float32 copies as {"parameter/exp_avg": tensor, ...}."""
         copies = {f"{self.names[copy]}/{COPY}": copy.detach() for copy in self.copies.values()}
         return copies | {
             f"{self.names[p]}/{slot}": value.detach().contiguous()
@@ -121,7 +115,7 @@ class Optimizer:
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of `tensors`, from whatever device: what is not among them is forgotten."""
+        """Load the result of `tensors`, from any device; state that is not in it is deleted."""
         self.adam.state.clear()
         parameters = {n: p for p, n in self.names.items()}
         for full, value in tensors.items():

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.rollout_plans import is_spread
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.paths import not_in
-from sage_rlvr.tasks.base import (
-    NO_ANSWER,
-    PromptedTask,
-    Response,
-    Task,
-    ready,
-    reference,
-    turns_of,
-    verdicts,
-)
-from sage_rlvr.tasks.jsonl import RewardTask
+from sage_rlvr.tasks.base import PromptedTask, Task, ready, reference, turns_of
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
-from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
-from sage_rlvr.verifiers.rewards import log_reasons, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
-    """The task of a recipe and its training problems. ConfigError if they are fewer than a step takes, or the method cannot read
-    its episodes; DataError for a row without the reference answer that the method reads."""
+    """Return the task of a recipe and its training problems.
+
+    Raise ConfigError if they are fewer than a step takes, or the method cannot read the task's episodes; DataError for a row
+    without the reference answer that the method reads.
+    """
     task = task_of(config)
     check_turns(config.method, task)
     ready(task, say, "train")
@@ -46,11 +36,12 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
 
 
 def check_turns(method: Method, task: Task) -> None:
-    """ConfigError for a part of the method that knows completions of one text only, where the task has turns."""
+    """Raise ConfigError for a part of the method that supports only completions of one text, if the task has turns."""
     right = method.advantage if "ref_right" in method.needs else None
     parts = (
         (method.buffer, "stores each answer as one text"),
         (method.reward_source, "needs the probability of a reference answer, which an episode does not have"),
+        (method.rollout if is_spread(method.rollout) else None, "chooses the first token of one text"),
         (right, "reads the probability of all correct answers, each as one text"),
     )
     unfit = next((part for part in parts if part[0] is not None), None)
@@ -62,7 +53,7 @@ def check_turns(method: Method, task: Task) -> None:
 
 
 def unkeyed(method: Method, task: Task) -> str:
-    """What a method that counts distinct answers has to know of a task without answer_key; empty for one with it."""
+    """Return a note on a method that counts distinct answers of a task without answer_key; empty for a task with it."""
     if not ("answers" in method.needs or method.buffer is not None) or task.keyed:
         return ""
     return (
@@ -72,7 +63,7 @@ def unkeyed(method: Method, task: Task) -> str:
 
 
 def unverified(method: Method) -> str:
-    """What is to be known of a method whose rewards are not the verifier's; empty for any other."""
+    """Return a note on a method whose rewards are not the verifier's; empty for any other."""
     if method.reward_source is None:
         return ""
     return (
@@ -83,9 +74,9 @@ def unverified(method: Method) -> str:
 
 
 def files_of(config: TrainConfig) -> dict[str, str]:
-    """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, what extras read.
+    """Return name -> SHA-256 of the input files of the run: the task's rows, a user's reward, files of extras.
 
-    ConfigError for a file of an extra that is not there.
+    Raise ConfigError for a file of an extra that does not exist.
     """
     files = task_of(config).files()
     for extra in config.method.extras:
@@ -99,51 +90,4 @@ def files_of(config: TrainConfig) -> dict[str, str]:
     return files
 
 
-@dataclass(frozen=True)
-class TaskReward:
-    """A task's verdicts as a reward function of TRL, on rows whose column `problem` is a place in `problems`.
-
-    ends: tokens that end a completion; one that ended by none of them carries `NO_ANSWER`, as on the loop engine.
-    """
-
-    task: Task
-    problems: Sequence[Any]
-    ends: tuple[int, ...]
-
-    @property
-    def __name__(self) -> str:
-        """What TRL calls the reward in its metrics: the user's function, where there is one."""
-        return self.task.reward.rpartition(":")[2] if isinstance(self.task, RewardTask) else "reward"
-
-    @property
-    def verifier_hash(self) -> str:
-        """`Task.verifier_hash`, for the model card."""
-        return self.task.verifier_hash
-
-    def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
-        """What a completion of a row answers, as the task says it; for methods that compare answers."""
-        turns = text if row.get("said") is None else tuple(row["said"])
-        return self.task.answer_key(self.problems[row["problem"]], turns)
-
-    def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
-        """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
-        problem = self.problems[row["problem"]]
-        return reference(self.task, problem), self.task.answer_span(problem, text)
-
-    def __call__(
-        self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
-    ) -> list[float]:
-        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
-        `log_metric` and to the watch (`log_reasons`)."""
-        said_by: Sequence[Response] = [tuple(turns) for turns in columns.get("said") or ()] or [
-            text_of(answer) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
-            for answer, ids in zip(completions, completion_ids, strict=True)
-        ]
-        pairs = [(self.problems[i], answer) for i, answer in zip(problem, said_by, strict=True)]
-        judged = verdicts(self.task, pairs)
-        cut = [("".join(answer)).endswith(NO_ANSWER) for answer in said_by]
-        log_reasons(judged, columns, read_at(self.task), lambda: elsewhere_of(self.task, pairs, judged), cut)
-        return [verdict.reward for verdict in judged]
-
-
-__all__ = ["TaskReward", "files_of", "training_problems"]
+__all__ = ["files_of", "training_problems"]

@@ -1,7 +1,7 @@
 """The reference of a run: where pi_ref is loaded from, when it becomes a copy of the policy, how it is checkpointed.
 
-A reference that came from files is read from them again. One that came from the run itself (source snapshot@N, or
-`refresh_every`) lies in every checkpoint from that step on, as the group "reference" beside "model" and "optimizer".
+A reference from files is read from them again. One that came from the run itself (source snapshot@N, or `refresh_every`) is in
+every checkpoint from that step on, as the group "reference" next to "model" and "optimizer".
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import Checkpoint
 from sage_rlvr.training.groups import Groups
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 GROUP, REFERENCE_STEP = "reference", "kl/reference_step"  # of a checkpoint; of the metrics
 
 
 def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:
-    """The reference that a run starts with, without gradient; None if its method reads none.
+    """Return the initial reference of a run, without gradient; None if its method reads none.
 
-    Raises ConfigError if there is nothing to load, or where policy and reference do not share a vocabulary.
+    Raises ConfigError if there is nothing to load, or if policy and reference do not share a vocabulary.
     """
     if config.reference is None:
         return None
@@ -41,8 +41,10 @@ def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens)
 
 
 def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTrainedModel | None) -> PreTrainedModel | None:
-    """The policy as the run begins with it, before any checkpoint is loaded, where the reward source asks for it: the reference
-    itself where that is the same model and stays, else a copy."""
+    """Return the initial policy of the run, before any checkpoint is loaded, if the reward source reads it; else None.
+
+    It is the reference itself if that is the same model and does not change, else a copy.
+    """
     source = config.method.reward_source
     if source is None or source.baseline != "initial":
         return None
@@ -50,12 +52,12 @@ def load_initial(config: TrainConfig, policy: PreTrainedModel, reference: PreTra
 
 
 def stays_first(config: TrainConfig) -> bool:
-    """Whether the reference is the policy as the run begins with it, to its end."""
+    """Return True if the reference is the initial policy of the run, to its end."""
     return config.reference == config.model and not moves(config.method.anchor)
 
 
 def frozen(model: PreTrainedModel) -> PreTrainedModel:
-    """In eval mode, without gradients."""
+    """Return the model in eval mode, without gradients."""
     # eval: with dropout the reference would differ from an equal policy, and the KL start above 0.
     return adjacent(model.eval().requires_grad_(False))
 
@@ -63,7 +65,7 @@ def frozen(model: PreTrainedModel) -> PreTrainedModel:
 def check_vocabularies(
     policy: tuple[str, PreTrainedModel, Tokens], reference: tuple[str, PreTrainedModel, Tokens]
 ) -> None:
-    """ConfigError, with both names and sizes, unless a token's number means the same text to both models."""
+    """Raise ConfigError, with both names and sizes, unless a token's number means the same text to both models."""
     (name, model, tokens), (other_name, other_model, other_tokens) = policy, reference
     words, other_words = tokens.tokenizer.get_vocab(), other_tokens.tokenizer.get_vocab()
     sizes, other_sizes = (len(words), model.config.vocab_size), (len(other_words), other_model.config.vocab_size)
@@ -81,9 +83,9 @@ def check_vocabularies(
 
 
 def due(snapshot: int | None, every: int | None, done: int) -> int:
-    """The step that a reference is from after `done` steps, which becomes the policy at one step or after every so many.
+    """Return the step that the reference is from after `done` steps: it becomes the policy at one step or every so many.
 
-    0 is the one that the run started with.
+    0 is the initial reference.
     """
     if snapshot is not None:
         return snapshot if done >= snapshot else 0
@@ -91,23 +93,23 @@ def due(snapshot: int | None, every: int | None, done: int) -> int:
 
 
 def moves(anchor: Anchor | None) -> bool:
-    """Whether the run itself becomes the reference at some step."""
+    """Return True if the policy of the run becomes the reference at some step."""
     return anchor is not None and (anchor.snapshot_step is not None or anchor.refresh_every is not None)
 
 
-def follow(loop: Loop, done: int) -> None:
-    """After `done` steps of the run: the reference becomes a copy of the policy, where this is the step for it."""
+def follow(loop: TrainState, done: int) -> None:
+    """Replace the reference by a copy of the policy after `done` steps, if this is the step for it."""
     anchor = loop.method.anchor
     if anchor is not None and loop.reference is not None and due(anchor.snapshot_step, anchor.refresh_every, done) == done:
         # A copy: the policy itself would move with every update, and the KL stay 0. Checkpoints keep a reference with a step.
         loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), done
 
 
-def reference_right(loop: Loop, groups: Groups) -> Tensor:
-    """(P * G,) log-probability of a right completion of each row's problem under the reference, at the rollout's temperature.
+def reference_right(loop: TrainState, groups: Groups) -> Tensor:
+    """Return the log-probability of a correct completion of each row's problem under the reference, (P * G,).
 
-    Each problem is asked once, by itself, so that a run that goes on finds the numbers that it had. ConfigError for a task that
-    cannot list its right completions.
+    It is at the rollout's temperature. Each problem is computed once, by itself, so that a resumed run finds the same numbers.
+    Raise ConfigError for a task that cannot list its correct completions.
     """
     plan, logps = loop.config.rollout, []
     assert loop.reference is not None
@@ -119,23 +121,23 @@ def reference_right(loop: Loop, groups: Groups) -> Tensor:
     return torch.tensor(logps, device=groups.rewards.device).repeat_interleave(groups.rewards.shape[1])
 
 
-def reference_metrics(loop: Loop) -> dict[str, float]:
-    """The step that the reference is from, where it moves; 0 while it is the one from the files."""
+def reference_metrics(loop: TrainState) -> dict[str, float]:
+    """Return the step that the reference is from, if it changes; 0 while it is the one from the files."""
     moving = loop.reference is not None and moves(loop.method.anchor)
     return {REFERENCE_STEP: float(loop.reference_step)} if moving else {}
 
 
-def kept_reference(loop: Loop) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What `checkpoint` has to keep of the reference, its tensors and facts: nothing while it is one of the files on disk."""
+def kept_reference(loop: TrainState) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return the tensors and facts of the reference for `checkpoint`: nothing while it is one of the files on disk."""
     if loop.reference is None or not loop.reference_step:
         return {}, {}
     return {GROUP: model_tensors(loop.reference)}, {"reference_step": loop.reference_step}
 
 
-def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
-    """Inverse of `kept_reference`, for a run that goes on.
+def restore_reference(loop: TrainState, newest: Checkpoint | None) -> None:
+    """Restore the reference from `kept_reference`, for a run that continues.
 
-    Raises ConfigError if a snapshot is called for at a step that this directory has gone beyond without keeping it.
+    Raises ConfigError if it needs a snapshot of a step that this directory has passed without saving it.
     """
     anchor = loop.method.anchor
     if newest is None or loop.reference is None or anchor is None or not moves(anchor):
@@ -154,10 +156,10 @@ def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
 
 
 def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
-    """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
+    """Return a second model of the policy's class and config with the policy's current weights, each in its dtype.
 
-    No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
-    computes with the policy's weights follows it silently. ConfigError if the class does not hold the weights.
+    No deep copy: a forward that another trainer has wrapped may refer to the policy's own, and a reference that
+    computes with the policy's weights follows it silently. Raise ConfigError if the class does not have these weights.
     """
     from accelerate import init_empty_weights  # of the trl extra
 

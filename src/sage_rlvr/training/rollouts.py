@@ -1,6 +1,6 @@
 """Sampling and rewards of the groups of a step: draw problems, sample completions, judge them; and their metrics.
 
-samplers.py says which groups a step draws, in how many parts, and which of them it keeps.
+samplers.py decides which groups a step draws, in how many parts, and which of them it keeps.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.extras import Extra
-from sage_rlvr.core.extras.source import SourceRewards, rank_metrics
-from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
+from sage_rlvr.core.rollout_plans import GuidedStages, Spread, is_guided, is_spread, rows_of_stages
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.episodes import responses_of, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
-from sage_rlvr.tasks.base import Response, answer_id, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.base import Response, answer_id, guided, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
-from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, rows_of_groups
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.first_tokens import first_logits, sample_behind
+from sage_rlvr.training.groups import DrawnGroups, Groups, RolloutBatch, rows_of_groups
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
 
-def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
-    """Groups number `first` to `first + count` of a step: sampled from the policy as it is, and verified."""
+def draw(loop: TrainState, step: int, first: int, count: int) -> Groups:
+    """Return groups number `first` to `first + count` of a step: sampled from the current policy, and verified."""
     problems = problems_of_step(loop, step, first, count)
     prompts = [list(loop.ask(p).ids) for p in problems]
     rollout = draw_rollout(loop, prompts, step, first, problems)
     return judged(loop, problems, prompts, rollout, first + torch.arange(count))
 
 
-def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
-    """`size` more completions of each prompt for which `extra` (P,) says so."""
+def draw_more(loop: TrainState, step: int, groups: Groups, extra: Tensor, size: int) -> Groups:
+    """Return `size` more completions of each prompt for which `extra` (P,) equals `size`."""
     places = (extra == size).nonzero().squeeze(1)
     problems, prompts = ([part[i] for i in places.tolist()] for part in (groups.problems, groups.prompts))
     numbers = groups.numbers[places]
@@ -50,10 +49,10 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
     return replace(judged(loop, problems, prompts, rollout, numbers), first=0, guided=marked)
 
 
-def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[int]]:
-    """The prompts of these groups with the hint of the run's teacher for the first completion of each.
+def guided_prompts(loop: TrainState, groups: Groups, places: list[int]) -> list[list[int]]:
+    """Return the prompts of these groups with the teacher's hint for the first completion of each.
 
-    ConfigError if one leaves no room for a completion in the policy's positions.
+    Raise ConfigError if one leaves no room for a completion in the policy's positions.
     """
     teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
     assert teacher is not None, "TrainConfig asks for one"
@@ -73,10 +72,10 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
     return with_hints
 
 
-def guided_weights(plan: GuidedStages, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
-    """(B,) what each completion counts whose prompt had guidance when it was drawn, 1 for all others; and metrics of those.
+def guided_weights(plan: GuidedStages, rows: RolloutBatch, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+    """Return the weights (B,) of completions sampled with guidance, 1 for all others; and metrics of the former.
 
-    logps (B, T): under the prompts without guidance. None where no prompt had any.
+    logps (B, T): under the prompts without guidance. None if no prompt had guidance.
     """
     marked, mask = rows.column("guided"), rows.rollout.drawn
     if not bool(marked.any()):
@@ -93,23 +92,25 @@ def guided_weights(plan: GuidedStages, rows: CompletionRows, logps: Tensor) -> t
     return weights, metrics
 
 
-def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
-    """Sampled groups with their rewards, from the verifier or from the reward source."""
+def judged(loop: TrainState, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
+    """Return sampled groups with their rewards, from the verifier or from the reward source."""
     rewards, undecided, right, judgements = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
     numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
         return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=judgements)
+    from sage_rlvr.training.source_rewards import source_rewards_of  # late: most methods take the verifier's rewards
+
     computed = source_rewards_of(loop, problems, prompts, rollout)
     earned, support = (part.reshape(rewards.shape) for part in (computed.rewards, computed.support))
     return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=judgements)
 
 
-def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
-    """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
+def problems_of_step(loop: TrainState, step: int, first: int, count: int) -> list[Any]:
+    """Return problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
 
-    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step; an extra may
-    choose others. Behind all others come the step's own, and then they begin again: a pool is never too small to refill from.
+    Its own: epoch after epoch over the training problems, each epoch in another order, `prompts_per_step` per step; an extra may
+    choose other ones. After all others the step's own follow, and then the list repeats: a pool is never too small to refill from.
     """
     per_step, total = loop.config.rollout.prompts_per_step, len(loop.problems)
     places = range(step * per_step, (step + 1) * per_step)  # of an order without end: epoch after epoch
@@ -126,8 +127,11 @@ def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]
     return [loop.problems[i] for i in numbers]
 
 
-def chosen_by(extra: Extra, loop: Loop, selected: list[int], step: int) -> list[int]:
-    """Places of the problems that an extra asks instead of `selected`. ConfigError unless they are as many, each in the list."""
+def chosen_by(extra: Extra, loop: TrainState, selected: list[int], step: int) -> list[int]:
+    """Return the places of the problems that an extra chooses instead of `selected`.
+
+    Raise ConfigError for a wrong number or place.
+    """
     state, total = extra.own_state(loop.parts), len(loop.problems)
     chosen: list[int] = extra.before_rollout(torch.tensor(selected), loop.problem_ids, step, loop.key, state).tolist()
     if len(chosen) != len(selected) or not all(0 <= index < total for index in chosen):
@@ -139,16 +143,36 @@ def chosen_by(extra: Extra, loop: Loop, selected: list[int], step: int) -> list[
 
 
 def draw_rollout(
-    loop: Loop, prompts: list[list[int]], step: int, first: int = 0, problems: list[Any] | None = None
+    loop: TrainState, prompts: list[list[int]], step: int, first: int = 0, problems: list[Any] | None = None
 ) -> Rollout:
-    """`group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
-    size = loop.config.rollout.group_size
-    rows = rows_of_groups(first + torch.arange(len(prompts)), size)
+    """Return `group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
+    size, numbers, plan = loop.config.rollout.group_size, first + torch.arange(len(prompts)), loop.method.rollout
+    rows = rows_of_groups(numbers, size)
+    if is_spread(plan):
+        return spread(loop, plan, prompts, step, numbers, rows)
     return sampled(loop, prompts, step, size, rows, problems, trace=reuses_sampling(loop))
 
 
+def spread(loop: TrainState, plan: Spread, prompts: list[list[int]], step: int, numbers: Tensor, row_ids: Tensor) -> Rollout:
+    """Return `group_size` completions of each prompt whose first tokens the plan chooses."""
+    config, tokens, logits = loop.config.rollout, loop.tokens, first_logits(loop.policy, prompts)
+    return sample_behind(
+        loop.policy,
+        prompts,
+        logits,
+        plan.first(logits, config.group_size, numbers, step, loop.key),
+        eos_id=tokens.eos_ids,
+        pad_id=tokens.pad_id,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        key=loop.key,
+        step=step,
+        row_ids=row_ids,
+    )
+
+
 def sampled(
-    loop: Loop,
+    loop: TrainState,
     prompts: list[list[int]],
     step: int,
     group_size: int,
@@ -156,8 +180,17 @@ def sampled(
     problems: list[Any] | None = None,
     trace: bool = False,
 ) -> Rollout:
-    """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,); where the task
-    has turns, episodes, with the `problems` that its environment plays."""
+    """Return `group_size` completions of each prompt at the training temperature; for a task with turns, episodes.
+
+    Args:
+        loop: the training state.
+        prompts: P token lists.
+        step: the step.
+        group_size: completions per prompt.
+        row_ids: (P * group_size,) numbers of the completions.
+        problems: the problems that the environment plays, for a task with turns.
+        trace: true to record the sampler's activations.
+    """
     config, tokens = loop.config.rollout, loop.tokens
     settings: dict[str, Any] = {
         "group_size": group_size,
@@ -174,15 +207,17 @@ def sampled(
     return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, trace=trace, **settings)
 
 
-def pairs_of(loop: Loop, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Response]]:
-    """Each completion of a rollout behind its problem, whose `len(tokens) / len(problems)` completions follow one another."""
+def pairs_of(loop: TrainState, problems: list[Any], rollout: Rollout) -> list[tuple[Any, Response]]:
+    """Return (problem, response) of each completion; the `len(tokens) / len(problems)` completions of a problem are consecutive."""
     size = len(rollout.tokens) // len(problems)
     return [(problems[i // size], completion) for i, completion in enumerate(responses_of(loop.tokens, rollout))]
 
 
-def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
-    """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
-    (P, G) bool. The verdicts."""
+def rewards_of(loop: TrainState, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
+    """Return rewards (P, G), undecided and correct ones, both (P, G) bool, and the verdicts.
+
+    Rewards are `Verdict.reward`: as a rule 1 for correct and 0 for wrong or undecided.
+    """
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
     judgements = verdicts(loop.task, pairs_of(loop, problems, rollout))
     rewards = torch.tensor([v.reward for v in judgements], device=device)
@@ -191,55 +226,39 @@ def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tenso
     return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), judgements
 
 
-def source_rewards_of(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> SourceRewards:
-    """What the method's reward source pays each completion: one more pass of the policy, and of its initial weights over the
-    prompts where the source asks for those. A completion that was cut off has no answer."""
-    source, config, size = loop.method.reward_source, loop.config, len(rollout.tokens) // len(problems)
-    assert source is not None
-    references = [reference(loop.task, problem) for problem in problems]
-    rows = zip(rollout.tokens.tolist(), rollout.lengths.tolist(), rollout.finished.tolist(), strict=True)
-    answered = []
-    for i, ((row, length, finished), text) in enumerate(zip(rows, loop.tokens.texts(rollout), strict=True)):
-        span = loop.task.answer_span(problems[i // size], text) if finished else None
-        ids = row[: length - finished]  # without the end token
-        answered.append(Answered(ids, text, span, i // size, references[i // size]))
-    at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
-    models, heat = (loop.policy, loop.initial), config.rollout.temperature
-    given = substituted(source, *models, loop.tokens, prompts, answered, temperature=heat, at_once=at_once)
-    return source.rewards_of(given)
-
-
-def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
-    """(P, G) int64, `answer_id` of what each completion answers."""
+def answers_of(loop: TrainState, problems: list[Any], rollout: Rollout) -> Tensor:
+    """Return `answer_id` of the answer of each completion, (P, G) int64."""
     ids = [answer_id(loop.task.answer_key(problem, completion)) for problem, completion in pairs_of(loop, problems, rollout)]
     return torch.tensor(ids, device=rollout.tokens.device).reshape(len(problems), -1)
 
 
 def rollout_metrics(drawn: DrawnGroups) -> dict[str, float]:
-    """Metrics of all sampled completions, kept or not, and their cost in tokens."""
-    rewards, rollout = drawn.everything.rewards, drawn.everything.rollout
+    """Return metrics of all sampled completions, kept or not, and their cost in tokens."""
+    rewards, rollout = drawn.first_stage.rewards, drawn.first_stage.rollout
     metrics = {
-        **reasons_of(drawn.everything).metrics(),
+        **reasons_of(drawn.first_stage).metrics(),
         "reward/mean": float(rewards.mean()),
         "reward/zero_variance_frac": float((rewards == rewards[:, :1]).all(1).float().mean()),
         "completions/length_mean": float(rollout.drawn.sum(1).float().mean()),
         "completions/unfinished_frac": float((~rollout.finished).float().mean()),
-        "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.everything, *drawn.second))),
+        "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.first_stage, *drawn.second_stage))),
     }
     if rollout.own is not None:
         metrics |= episode_metrics(rollout)
-    if drawn.everything.right is not None and drawn.everything.support is not None:
-        metrics |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
+    if drawn.first_stage.right is not None and drawn.first_stage.support is not None:
+        from sage_rlvr.training.source_rewards import source_metrics  # late, as in `judged`
+
+        metrics |= source_metrics(rewards, drawn.first_stage.support, drawn.first_stage.right)
     return metrics
 
 
 def reasons_of(groups: Groups) -> Reasons:
-    """Why completions earned nothing."""
+    """Return the reasons for which completions got no reward."""
     return Reasons.of(groups.verdicts, (~groups.rollout.finished).tolist())
 
 
-def show(loop: Loop, step: int, groups: Groups) -> None:
-    """Show the completions of a step to the watch, with their texts for places that would have found an answer."""
+def show(loop: TrainState, step: int, groups: Groups) -> None:
+    """Pass the completions of a step to the watch, with their texts for places at which an answer would have been found."""
 
     def elsewhere() -> Elsewhere | None:
         return elsewhere_of(loop.task, pairs_of(loop, groups.problems, groups.rollout), groups.verdicts)
@@ -248,7 +267,7 @@ def show(loop: Loop, step: int, groups: Groups) -> None:
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, float]:
-    """Of episodes: turns of the policy, and tokens of the environment, of each."""
+    """Return metrics of episodes: turns of the policy, and tokens of the environment, per episode."""
     own = rollout.drawn
     first = own & ~torch.nn.functional.pad(own, (1, 0))[:, :-1]
     replies = (rollout.mask & ~own).sum(1)
@@ -256,10 +275,12 @@ def episode_metrics(rollout: Rollout) -> dict[str, float]:
 
 
 def stage_metrics(drawn: DrawnGroups) -> dict[str, float]:
-    """Of a step with a second stage: completions of both, the mean reward of those trained on, who got more, and how much."""
-    first, more = drawn.everything.rewards.numel(), sum(part.rewards.numel() for part in drawn.second)
-    extended = sum(len(part.prompts) for part in drawn.second) / len(drawn.everything.prompts)
-    largest = max((part.rewards.shape[1] for part in drawn.second), default=0)
+    """Return metrics of a step with a second stage: completions of both, mean reward of those trained on, who got more and how
+    many.
+    """
+    first, more = drawn.first_stage.rewards.numel(), sum(part.rewards.numel() for part in drawn.second_stage)
+    extended = sum(len(part.prompts) for part in drawn.second_stage) / len(drawn.first_stage.prompts)
+    largest = max((part.rewards.shape[1] for part in drawn.second_stage), default=0)
     metrics = {
         "rollout/completions": float(first + more),
         "rollout/second_stage": float(more),
@@ -272,16 +293,8 @@ def stage_metrics(drawn: DrawnGroups) -> dict[str, float]:
     return metrics
 
 
-def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
-    """Metrics of rewards (P, G) that the policy computed: verdicts on the same completions, and how well the rewards
-    rank them.
-    """
-    means = {"self_reward/mean": float(support.mean()), "verifier/right_frac": float(right.float().mean())}
-    return means | rank_metrics(rewards, right)
-
-
 def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> dict[str, float]:
-    """What a rollout plan kept of rewards (P', G): those of the `kept` groups, of which a step wants `wanted`. NaN: none."""
+    """Return metrics of the groups that a rollout plan kept: rewards (P', G), of which a step wants `wanted` groups. NaN: none."""
     metrics = {
         "rollout/completions": float(rewards.numel()),
         "rollout/groups_kept": float(len(kept)),

@@ -1,15 +1,16 @@
-"""How a step comes by the groups that it trains on: one sampler for the whole run, chosen by the method.
+"""Sampling of the groups that a step trains on: one sampler for the entire run, chosen by the method.
 
     PlainSampler     every prompt once, all groups kept
+    SpreadSampler    the same, first tokens chosen by the rollout plan
     DynamicSampler   groups that the rollout plan does not keep are replaced by new prompts
     TwoStageSampler  some prompts get more completions, drawn after the first have been judged
-    StoredOnly       trains on stored answers; draws by one of the others, and only in order to store what is right
+    StoredOnly       trains on stored answers; draws by one of the other samplers, and only in order to store correct answers
 
 The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
-completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
-how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+completions are functions of the policy and of (seed, step, n * group_size + member): neither depends on how many groups were
+kept or on the number of refills. Two arms of one seed see the same prompts, refills included.
 
-After two stages a step has groups of several sizes, each size a `Groups` of its own (groups.py).
+After two stages a step has groups of several sizes, one `Groups` per size (groups.py).
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.method import Method
-from sage_rlvr.core.rollout_plans import RolloutPlan, Staged, is_guided, is_staged, kept_by, learned_by
+from sage_rlvr.core.rollout_plans import (
+    RolloutPlan,
+    Spread,
+    Staged,
+    is_guided,
+    is_spread,
+    is_staged,
+    kept_by,
+    learned_by,
+)
 from sage_rlvr.core.state import State
-from sage_rlvr.training.buffer import Memory, NoMemory
-from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, together, union
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.first_tokens import first_token_weights
+from sage_rlvr.training.groups import DrawnGroups, Groups, RolloutBatch, together, union
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.reference import reference_metrics
+from sage_rlvr.training.replay import NoReplay, Replay
 from sage_rlvr.training.rollouts import (
     draw,
     draw_more,
@@ -40,9 +51,15 @@ from sage_rlvr.training.rollouts import (
 
 
 def sampler_of(method: Method) -> Sampler:
-    """The sampler of a method."""
+    """Return the sampler of a method."""
     plan = method.rollout
-    sampler: Sampler = PlainSampler() if plan is None else TwoStageSampler(plan) if is_staged(plan) else DynamicSampler(plan)
+    sampler: Sampler
+    if plan is None:
+        sampler = PlainSampler()
+    elif is_spread(plan):
+        sampler = SpreadSampler(plan)
+    else:
+        sampler = TwoStageSampler(plan) if is_staged(plan) else DynamicSampler(plan)
     if method.buffer is None or not method.buffer.alone:
         return sampler
     return StoredOnly(sampler if method.buffer.policy else None)
@@ -50,10 +67,11 @@ def sampler_of(method: Method) -> Sampler:
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """What a step trains on.
+    """The data that a step trains on.
 
-    groups: of each size; none where the step has no policy gradient. parts: the running state of the method's parts, in which only
-    the sampler's own has moved. metrics: of all that was sampled, trained on or not.
+    groups   one entry per size; none if the step has no policy gradient
+    parts    the running state of the method's parts, in which only the sampler's own has changed
+    metrics  of all sampled completions, trained on or not
     """
 
     groups: tuple[Groups, ...]
@@ -64,35 +82,35 @@ class Collected:
 class Sampler(ABC):
     """Draws and judges the completions of a step, and chooses those that are trained on.
 
-    A sampler holds no state of its own. What it keeps between steps is the running state of the method's parts that belong to it,
+    A sampler has no state. Values that persist between steps are the running state of the method's parts that belong to it,
     in the loop's `parts`: the rollout plan's ("rollout") and the stored answers (the buffer's slot).
     """
 
     @abstractmethod
-    def draw(self, loop: Loop, step: int) -> DrawnGroups:
-        """All groups of a step, and which of them are kept."""
+    def draw(self, loop: TrainState, step: int) -> DrawnGroups:
+        """Return all groups of a step, and which of them are kept."""
 
-    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
-        """Of all sampled completions, kept or not, and their cost in tokens."""
+    def metrics(self, loop: TrainState, drawn: DrawnGroups) -> dict[str, float]:
+        """Return metrics of all sampled completions, kept or not, and their cost in tokens."""
         return rollout_metrics(drawn)
 
-    def weights(self, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
-        """(B,) what each completion counts in the loss, None where all count 1; and metrics. logps (B, T): of the policy."""
+    def weights(self, rows: RolloutBatch, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+        """Return each completion's weight in the loss (B,), None if all are 1; and metrics. logps (B, T): of the policy."""
         return None, {}
 
-    def collect(self, loop: Loop, step: int, memory: Memory | NoMemory) -> Collected:
-        """Draw a step's groups; the watch of reasons and the step's memory see all of them."""
+    def collect(self, loop: TrainState, step: int, replay: Replay) -> Collected:
+        """Draw a step's groups; the watch of reasons and the step's replay see all of them."""
         drawn = self.draw(loop, step)
         metrics = self.metrics(loop, drawn) | reference_metrics(loop)
         if loop.method.reward_source is None:  # else the policy computes the rewards, and the verifier only watches
-            show(loop, step, drawn.everything)
-        for part in (drawn.everything, *drawn.second):
-            memory.see(part)
+            show(loop, step, drawn.first_stage)
+        for part in (drawn.first_stage, *drawn.second_stage):
+            replay.see(part)
         return Collected(drawn.groups, drawn.parts, metrics)
 
-    def again(self, loop: Loop, step: int, memory: Memory | NoMemory) -> tuple[Tensor, Tensor, list[Any]]:
+    def again(self, loop: TrainState, step: int, replay: Replay) -> tuple[Tensor, Tensor, list[Any]]:
         """Tokens, mask and problems of a step that is taken again, with the weights it was drawn with: the same batch."""
-        groups = CompletionRows.of(self.draw(loop, step).groups, loop.tokens.pad_id)
+        groups = RolloutBatch.of(self.draw(loop, step).groups, loop.tokens.pad_id)
         return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]
 
 
@@ -100,18 +118,29 @@ class Sampler(ABC):
 class PlainSampler(Sampler):
     """`prompts_per_step` groups, all kept."""
 
-    def draw(self, loop: Loop, step: int) -> DrawnGroups:
+    def draw(self, loop: TrainState, step: int) -> DrawnGroups:
         groups = draw(loop, step, 0, loop.config.rollout.prompts_per_step)
         return DrawnGroups(groups, torch.ones_like(groups.numbers, dtype=torch.bool), 0, loop.parts, (groups,))
 
 
 @dataclass(frozen=True)
+class SpreadSampler(PlainSampler):
+    """`prompts_per_step` groups, all kept; the plan chooses their first tokens (`rollouts.draw_rollout`)."""
+
+    plan: Spread
+
+    def weights(self, rows: RolloutBatch, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+        """Return importance weights of completions with chosen first tokens, if the plan weights them."""
+        return first_token_weights(self.plan, rows, logps)
+
+
+@dataclass(frozen=True)
 class DynamicSampler(Sampler):
-    """As many of `prompts_per_step` groups as the plan keeps, after at most `max_refills` refills."""
+    """Sampler of `prompts_per_step` groups, of which the plan keeps some, with at most `max_refills` refills."""
 
     plan: RolloutPlan
 
-    def draw(self, loop: Loop, step: int) -> DrawnGroups:
+    def draw(self, loop: TrainState, step: int) -> DrawnGroups:
         plan, wanted = self.plan, loop.config.rollout.prompts_per_step
         parts = [draw(loop, step, 0, wanted)]
         kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
@@ -122,18 +151,18 @@ class DynamicSampler(Sampler):
         groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
         return DrawnGroups(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
 
-    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
-        """Also how much was kept, and the mean reward of that."""
+    def metrics(self, loop: TrainState, drawn: DrawnGroups) -> dict[str, float]:
+        """Return the metrics with the number of kept groups and their mean reward."""
         return super().metrics(loop, drawn) | _kept(loop, drawn)
 
 
 @dataclass(frozen=True)
 class TwoStageSampler(Sampler):
-    """`prompts_per_step` groups, then as many more completions of each prompt as the plan gives it; what of both is kept."""
+    """`prompts_per_step` groups, then as many more completions of each prompt as the plan gives it; both stages may be kept."""
 
     plan: Staged
 
-    def draw(self, loop: Loop, step: int) -> DrawnGroups:
+    def draw(self, loop: TrainState, step: int) -> DrawnGroups:
         plan, first = self.plan, draw(loop, step, 0, loop.config.rollout.prompts_per_step)
         extra = plan.extra(first.looked_at)
         if is_guided(plan):
@@ -149,44 +178,47 @@ class TwoStageSampler(Sampler):
         groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
         return DrawnGroups(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
 
-    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
-        """Also how much was kept, and of the second stage. Means over completions are those of the first stage, which has as many
-        of each prompt; tokens and completions are those of both."""
+    def metrics(self, loop: TrainState, drawn: DrawnGroups) -> dict[str, float]:
+        """Return the metrics with the number of kept groups and those of the second stage.
+
+        Means over completions are those of the first stage, which has equally many of each prompt; tokens and completions are of
+        both.
+        """
         return super().metrics(loop, drawn) | _kept(loop, drawn) | stage_metrics(drawn)
 
-    def weights(self, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
-        """Importance weights of completions that were drawn under guidance, where the plan has any."""
+    def weights(self, rows: RolloutBatch, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+        """Return importance weights of completions that were sampled under guidance, if the plan has any."""
         return guided_weights(self.plan, rows, logps) if is_guided(self.plan) else (None, {})
 
 
 @dataclass(frozen=True)
 class StoredOnly(Sampler):
-    """No group is trained on. by: how completions are drawn in order to store the right ones; None = not at all."""
+    """Sampler without groups to train on. by: the sampler of completions from which correct ones are stored; None = no sampling."""
 
     by: Sampler | None
 
-    def draw(self, loop: Loop, step: int) -> DrawnGroups:
+    def draw(self, loop: TrainState, step: int) -> DrawnGroups:
         assert self.by is not None, "a step without a rollout draws nothing"
         return self.by.draw(loop, step)
 
-    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
+    def metrics(self, loop: TrainState, drawn: DrawnGroups) -> dict[str, float]:
         assert self.by is not None
         return self.by.metrics(loop, drawn)
 
-    def collect(self, loop: Loop, step: int, memory: Memory | NoMemory) -> Collected:
+    def collect(self, loop: TrainState, step: int, replay: Replay) -> Collected:
         if self.by is None:
             return Collected((), loop.parts, {"rollout/tokens": 0.0})
-        return replace(super().collect(loop, step, memory), groups=())
+        return replace(super().collect(loop, step, replay), groups=())
 
-    def again(self, loop: Loop, step: int, memory: Memory | NoMemory) -> tuple[Tensor, Tensor, list[Any]]:
+    def again(self, loop: TrainState, step: int, replay: Replay) -> tuple[Tensor, Tensor, list[Any]]:
         """Without a rollout, the first stored answers of the step."""
         if self.by is None:
-            assert isinstance(memory, Memory), "only a method with a buffer trains on stored answers"
-            rows = memory.rows(step * loop.config.updates.per_step)
+            assert not isinstance(replay, NoReplay), "only a method with a buffer trains on stored answers"
+            rows = replay.rows(step * loop.config.updates.per_step)
             return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
-        return super().again(loop, step, memory)
+        return super().again(loop, step, replay)
 
 
-def _kept(loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
-    rewards = drawn.everything.rewards
-    return kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
+def _kept(loop: TrainState, drawn: DrawnGroups) -> dict[str, float]:
+    rewards = drawn.first_stage.rewards
+    return kept_metrics(rewards, rewards[drawn.kept_mask], loop.config.rollout.prompts_per_step, drawn.refills)

@@ -1,6 +1,6 @@
 """Scores of a rollout: log-probs, entropies and other signals of a method, under the policy and the reference.
 
-A forward pass takes `updates.micro_batch` whole groups at a time, so that scoring needs no more memory than an update.
+A forward pass takes `updates.micro_batch` complete groups at a time, so that scoring needs no more memory than an update.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.models.llama.forward import Trace, recorded_states
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import Net, why_not
+from sage_rlvr.models.llama.net import Net, unsupported_reason
 from sage_rlvr.models.lm_head import chosen_logps
 from sage_rlvr.models.scoring import TokenScores, on_mask, score
 from sage_rlvr.tasks.base import turns_of
-from sage_rlvr.training.groups import CompletionRows
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.groups import RolloutBatch
+from sage_rlvr.training.loop_state import TrainState
+from sage_rlvr.training.places import places_of, state_class_of
 from sage_rlvr.training.reference import reference_right
 
 
-def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenScores | None]:
-    """Of all rows of a rollout, under the policy with all that the method reads, and under the reference, if there is one.
+def step_scores(loop: TrainState, groups: RolloutBatch) -> tuple[TokenScores, TokenScores | None]:
+    """Return the scores of all rows of a rollout under the policy, with all that the method reads, and under the reference, if any.
 
-    One update a rollout: the training forward is the old policy's forward. Several: the old policy is scored first, out of graph.
+    With one update per rollout, the training forward is the old policy's forward. With several, the old policy is scored first,
+    out of the graph.
     """
     needs, once = loop.method.needs, loop.config.updates.once
     rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
@@ -49,19 +51,19 @@ def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenS
 
 @torch.no_grad()
 def drift_of(laws: Tensor | Laws, mask: Tensor) -> Tensor:
-    """(B, T) `entropy_drift` of the distributions at the counted tokens, 0 elsewhere."""
+    """Return `entropy_drift` of the distributions at the counted tokens, (B, T), 0 elsewhere."""
     return on_mask(mask, per_token(lambda part, log_probs: entropy_drift(log_probs), mask, laws.detach()))
 
 
-def reuses_sampling(loop: Loop) -> bool:
-    """Whether updates read the sampler's activations (`engine.reuse_sampling`): where that is the forward they would have made."""
-    return loop.config.engine.reuse_sampling and why_not_reused(loop) is None
+def reuses_sampling(loop: TrainState) -> bool:
+    """True if updates read the sampler's activations (`engine.reuse_sampling`), which requires that both forwards are equal."""
+    return loop.config.engine.reuse_sampling and unsupported_reuse_reason(loop) is None
 
 
-def why_not_reused(loop: Loop) -> str | None:
-    """Why an update needs a forward of its own; None if it does not."""
+def unsupported_reuse_reason(loop: TrainState) -> str | None:
+    """Return the reason that an update needs a separate forward; None if it does not."""
     method, updates = loop.method, loop.config.updates
-    if reason := why_not(loop.policy):
+    if reason := unsupported_reason(loop.policy):
         return reason
     if loop.policy.device.type != "cpu":
         return "on a GPU the room for all activations would be taken before the first token"
@@ -77,23 +79,23 @@ def why_not_reused(loop: Loop) -> str | None:
     return f"the method reads {', '.join(read)}" if read else None
 
 
-def engine_line(loop: Loop) -> str:
-    """How the policy is computed, where that is not the usual way; empty else."""
-    if reason := why_not(loop.policy):
+def engine_line(loop: TrainState) -> str:
+    """Return how the policy is computed, if not in the usual way; else ""."""
+    if reason := unsupported_reason(loop.policy):
         return f"stock path (transformers' own forward, slower): {reason}"
     if not loop.config.engine.reuse_sampling:
         return ""
-    reason = why_not_reused(loop)
+    reason = unsupported_reuse_reason(loop)
     without = "the update on sampled completions reads the sampler's activations, without a forward of the policy"
     return f"engine.reuse_sampling: {without if reason is None else f'not used: {reason}'}"
 
 
 GAP_EVERY = 50
-"""Steps between two measurements of the gap where the update has no forward of its own, and the measurement costs one."""
+"""Steps between two measurements of the gap if the update makes no forward pass, so that a measurement costs one."""
 
 
-def sampler_gap(loop: Loop, groups: CompletionRows, signals: Signals, step: int) -> dict[str, float]:
-    """How far the sampler's log-probs lie from the scorer's, nats: the largest and the mean over the tokens that both computed.
+def sampler_gap(loop: TrainState, groups: RolloutBatch, signals: Signals, step: int) -> dict[str, float]:
+    """Return the distance of the sampler's log-probs from the scorer's, nats: largest and mean over the tokens that both computed.
 
     With `engine.reuse_sampling` the update uses the sampler's, and a forward in steps 0, 50, 100, ... measures the gap to it.
     """
@@ -112,8 +114,8 @@ def sampler_gap(loop: Loop, groups: CompletionRows, signals: Signals, step: int)
     return {"sampler/logp_gap_max": float(widest[0]), "sampler/logp_gap_mean": float(widest[1])}
 
 
-def traced_scores(loop: Loop, groups: CompletionRows, trace: Trace) -> TokenScores:
-    """Scores of all rows of a rollout from what the sampler computed, in graph: the log-probs are those that were drawn with."""
+def traced_scores(loop: TrainState, groups: RolloutBatch, trace: Trace) -> TokenScores:
+    """Return scores of all rows of a rollout from the sampler's activations, in the graph: the log-probs are those of sampling."""
     rollout, net = groups.rollout, Net(loop.policy)
     layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
     states = recorded_states(net, layout, trace)
@@ -123,8 +125,8 @@ def traced_scores(loop: Loop, groups: CompletionRows, trace: Trace) -> TokenScor
     return TokenScores(logps, entropies)
 
 
-def step_signals(loop: Loop, groups: CompletionRows, scores: TokenScores, reference: TokenScores | None) -> Signals:
-    """The signals of a rollout for guides and advantages, computed with the policy that sampled it."""
+def step_signals(loop: TrainState, groups: RolloutBatch, scores: TokenScores, reference: TokenScores | None) -> Signals:
+    """Return the signals of a rollout for guides and advantages, computed with the policy that sampled it."""
     needs, laws = loop.method.needs, scores.log_probs
     assert scores.entropies is not None
     return Signals(
@@ -141,11 +143,27 @@ def step_signals(loop: Loop, groups: CompletionRows, scores: TokenScores, refere
         ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in needs else None,
         problems=groups.column("problem_ids") if "problems" in needs else None,
         entropy_drift=None if "entropy_drift" not in needs or laws is None else drift_of(laws, groups.rollout.mask),
+        places=step_places(loop, groups) if "places" in needs else None,
+        base_counts=step_base_counts(loop, groups) if "base_counts" in needs else None,
     )
 
 
-def at_once(loop: Loop, groups: CompletionRows, rows: Tensor) -> Sequence[Tensor]:
-    """`rows` (ascending) as one forward pass takes them: those of `updates.micro_batch` whole groups, or all of them."""
+def step_places(loop: TrainState, groups: RolloutBatch) -> Tensor:
+    """Return (B, T) classes of the states of all rows; an environment's replies are read as context."""
+    rollout = groups.rollout
+    return places_of(state_class_of(loop.task), loop.tokens.tokenizer, rollout.tokens, rollout.mask)
+
+
+def step_base_counts(loop: TrainState, groups: RolloutBatch) -> Tensor:
+    """Return (B, 2) counts of the base model's stored samples of each row's problem: correct ones and all."""
+    base = loop.base
+    assert base is not None, "`build` asks for them"
+    parts = [base.rows([str(problem.problem_id) for problem in part.problems], part.rewards.shape[1]) for part in groups.groups]
+    return torch.cat(parts).to(groups.rollout.tokens.device)
+
+
+def at_once(loop: TrainState, groups: RolloutBatch, rows: Tensor) -> Sequence[Tensor]:
+    """Return `rows` (ascending) split by forward pass: `updates.micro_batch` complete groups each, or all of them."""
     count = loop.config.updates.micro_batch
     if count is None:
         return [rows]
@@ -156,9 +174,9 @@ def at_once(loop: Loop, groups: CompletionRows, rows: Tensor) -> Sequence[Tensor
 
 
 def score_rows(
-    loop: Loop,
+    loop: TrainState,
     model: PreTrainedModel,
-    groups: CompletionRows,
+    groups: RolloutBatch,
     rows: Tensor,
     *,
     entropies: bool = False,
@@ -166,7 +184,7 @@ def score_rows(
     entropy_grad: bool = False,
     hidden: bool = False,
 ) -> TokenScores:
-    """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
+    """Return log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
     owners, local = groups.owners[rows].unique(return_inverse=True)
     return score(
         model,
@@ -183,9 +201,11 @@ def score_rows(
 
 
 @torch.no_grad()
-def fixed_scores(loop: Loop, model: PreTrainedModel, groups: CompletionRows, rows: Tensor, **read: bool) -> TokenScores:
-    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update. read: what
-    else, by its keywords."""
+def fixed_scores(loop: TrainState, model: PreTrainedModel, groups: RolloutBatch, rows: Tensor, **read: bool) -> TokenScores:
+    """Return `score_rows` out of the graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update.
+
+    read: further keywords of `score_rows`.
+    """
     parts = [score_rows(loop, model, groups, part, **read) for part in at_once(loop, groups, rows)]
     if len(parts) == 1:
         return parts[0]
@@ -200,8 +220,8 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: CompletionRows, row
     return TokenScores(torch.cat([part.logps for part in parts]), *more)
 
 
-def reference_scores(loop: Loop, groups: CompletionRows, rows: Tensor, *, log_probs: bool = False) -> TokenScores | None:
-    """The reference's log-probs (and entropies where the guide reads them); None if the method has no anchor."""
+def reference_scores(loop: TrainState, groups: RolloutBatch, rows: Tensor, *, log_probs: bool = False) -> TokenScores | None:
+    """Return the reference's log-probs (and entropies if the guide reads them); None if the method has no anchor."""
     if loop.reference is None:
         return None
     wanted = "ref_entropies" in loop.method.needs

@@ -1,8 +1,8 @@
-"""Supervised training of a causal LM, from scratch or an existing one, on (prompt, right completion) pairs of a task.
+"""Supervised training of a causal LM, from scratch or an existing one, on (prompt, correct completion) pairs of a task.
 
 Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read, not
-learned, and so is what an environment says in an episode. Example i is a function of (data seed, i), so a resumed run sees what
-an uninterrupted one would have seen.
+learned, and so is an environment's text in an episode. Example i is a function of (data seed, i), so a resumed run sees the
+same examples as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from transformers import (
 
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.devices import dtype_of, placed
-from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.devices import dtype_of, faster_dtype, placed
+from sage_rlvr.models.policy import PromptRenderer, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
@@ -39,7 +39,7 @@ from sage_rlvr.training.trackers import check_installed
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialized Llama or GPT-2 of the requested size (stock architectures, so that every engine loads them)."""
+    """Return a randomly initialized Llama or GPT-2 of the requested size (stock architectures, so that every engine loads them)."""
     torch.manual_seed(seed)
     tokens = {
         "vocab_size": len(tokenizer),
@@ -65,9 +65,12 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
     )
 
 
-def texts_of(examples: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Asking) -> list[Text]:
-    """Worked examples as tokens: a completion with its end token, or the turns of an episode, of which the policy's that are to be
-    learned are. asking: writes the prompts, as in RL and evaluation."""
+def texts_of(examples: Sequence[tuple[Any, str | Sequence[Turn]]], asking: PromptRenderer) -> list[Text]:
+    """Return worked examples as tokens: a completion with its end token, or an episode, of which only the policy's turns are
+    learned.
+
+    asking: writes the prompts, as in RL and evaluation.
+    """
     tokens, texts = asking.tokens, []
     for problem, completion in examples:
         ids: list[int] = []
@@ -82,9 +85,9 @@ def texts_of(examples: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Askin
 
 
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
-    """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step.
+    """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Return the step reached.
 
-    Raises ConfigError, before anything is trained, if `out` holds what is no policy (see `check_replaceable`).
+    Raises ConfigError, before anything is trained, if `out` contains anything but a policy (see `check_replaceable`).
     """
     check_replaceable(out)
     check_installed(config.report_to)
@@ -93,7 +96,7 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
     model, tokens = load_policy(config.model, dtype_of(config.engine)) if isinstance(config.model, str) else _made(config, task)
     placed(model, config.engine.device)
-    asking = Asking.of(task, tokens)
+    asking = PromptRenderer.of(task, tokens)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
     begin = newest.step if newest else 0
@@ -101,19 +104,20 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     def batch(step: int, rows: int) -> list[Text]:
         return texts_of(task.examples("train", seed, step * size, rows), asking)
 
-    def take(step: int) -> dict[str, float]:
+    def run_step(step: int) -> dict[str, float]:
         return sft_step(model, optimizer, batch(step, size), step)
 
     if begin < config.steps:
         (one,) = batch(0, 1)
         first = decoded(tokens.tokenizer, [*one.prompt, *one.tokens], "first example", learned_tokens(one))
-        announce(progress.note, setting_of(model, **of_optimizer(config.optimizer)), prompt=first, begin=begin)
-    finish = partial(save_policy, model, tokens.tokenizer, out)
-    return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
+        setting = setting_of(model, faster=faster_dtype(model, config.engine), **of_optimizer(config.optimizer))
+        announce(progress.note, setting, prompt=first, begin=begin)
+    on_train_end = partial(save_policy, model, tokens.tokenizer, out)
+    return run_steps(config, run, progress, begin, run_step, partial(checkpoint, run, model, optimizer), on_train_end)
 
 
 def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
-    """A model from scratch over the characters of the task."""
+    """Return a model from scratch over the characters of the task."""
     assert isinstance(config.model, ModelConfig)
     tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
     model = build_model(config.model, tokenizer, config.seed)
@@ -123,7 +127,7 @@ def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
 
 
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, texts: Sequence[Text], step: int) -> dict[str, float]:
-    """One update: mean over the learned tokens of all texts of -log pi. TrainingDiverged if that is not finite."""
+    """Make one update: mean over the learned tokens of all texts of -log pi. Raise TrainingDiverged if that is not finite."""
     model.train()
     laid = laid_out(texts, model.device)
     loss = -score(model, *laid[:4]).logps[laid.own].mean()

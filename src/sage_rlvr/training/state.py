@@ -14,28 +14,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import TrainingDiverged, refuse
-from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
-from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
+from sage_rlvr.models.hashes import BESIDE, CARD, README
+from sage_rlvr.models.weights import ADAPTER_WEIGHTS
+from sage_rlvr.runs import MANIFEST, Checkpoint, RunDir, replacing_folder, seal, writing
+from sage_rlvr.runs.record import run_id
 from sage_rlvr.safe_io import read_bytes
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.optimizer import Optimizer
 
 PARTS = "parts"  # the group of tensors in a checkpoint
-README = "README.md"
-CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
-POLICY_FILES = (
-    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
-    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "vocab.txt", "merges.txt"),
-    *(ADAPTER, ADAPTER_WEIGHTS),
-)
-"""What `save_pretrained` of a model and a tokenizer writes: a folder with nothing else in it may be replaced."""
+POLICY_FILES = (*BESIDE, "model*.safetensors", ADAPTER_WEIGHTS, MANIFEST)
+"""Files that `save_pretrained` and `seal_policy` write: a folder with nothing else in it may be replaced."""
 
 
 def check_replaceable(out: Path) -> None:
-    """ConfigError unless `out` is free, an empty folder, or a folder that holds a saved policy and nothing else.
+    """Raise ConfigError unless `out` is free, an empty folder, or a folder that contains a saved policy and nothing else.
 
-    A saved policy is replaced as a whole, so whatever else lay in its folder would be lost.
+    A saved policy is replaced as a unit, so any other file in its folder would be lost.
     """
     inside = sorted(out.iterdir()) if out.is_dir() else []
     foreign = [f.name for f in inside if not _of_a_policy(f)]
@@ -60,16 +55,16 @@ def check_replaceable(out: Path) -> None:
 
 
 def _of_a_policy(file: Path) -> bool:
-    """True for a file that saving a policy writes; of a README.md only for a card of this package."""
+    """Return True for a file that saving a policy writes; for a README.md only if it is a card of this package."""
     if file.name == README and file.is_file():
         return CARD.encode() in read_bytes(file)
     return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path, card: str | None = None) -> None:
-    """config.json, model.safetensors, the tokenizer and a card, loadable by AutoModelForCausalLM; appears whole or not at all.
+    """Write config.json, model.safetensors, the tokenizer and a card, loadable by AutoModelForCausalLM, atomically.
 
-    Raises CheckpointError (full disk, read-only folder), ConfigError if `out` holds anything but a former policy.
+    Raises CheckpointError (full disk, read-only folder), ConfigError if `out` contains anything but a former policy.
     """
     check_replaceable(out)
     with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
@@ -77,7 +72,17 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
         tokenizer.save_pretrained(partial)
         if card is not None:
             (partial / README).write_text(card, encoding="utf-8")
+        seal_policy(partial)
         check_replaceable(out)  # again: training and writing took their time
+
+
+def seal_policy(folder: Path) -> None:
+    """Write the hashes of a policy's files, and its run, for `models.hashes.check_hashes`.
+
+    The card, which a user may change, is left out.
+    """
+    run = run_id(folder.parent)
+    seal(folder, (README,), **({} if run is None else {"run": run}))
 
 
 def checkpoint(
@@ -88,7 +93,7 @@ def checkpoint(
     more: Mapping[str, Mapping[str, Tensor]] | None = None,
     **state: Any,
 ) -> None:
-    """Weights (tied ones once), optimizer moments, `more` groups of tensors and the step, atomically."""
+    """Write weights (tied ones once), optimizer moments, `more` groups of tensors and the step, atomically."""
     groups = {"model": model_tensors(model), "optimizer": optimizer.tensors(), **(more or {})}
     run.save_checkpoint(step, groups, {"step": step, **state})
 
@@ -103,14 +108,14 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
     return newest
 
 
-def kept_parts(loop: Loop) -> dict[str, dict[str, Tensor]]:
-    """The running state of the method's parts, as a group of tensors; nothing if none has one."""
+def kept_parts(loop: TrainState) -> dict[str, dict[str, Tensor]]:
+    """Return the running state of the method's parts, as a group of tensors; nothing if none has one."""
     tensors = tensors_of(loop.method.parts, loop.parts)
     return {PARTS: tensors} if tensors else {}
 
 
-def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:
-    """Inverse of `kept_parts`, for a run that goes on. CheckpointError if the checkpoint holds the state of other parts."""
+def restore_parts(loop: TrainState, newest: Checkpoint | None) -> None:
+    """Restore the state of `kept_parts`, for a run that continues. Raise CheckpointError if it belongs to other parts."""
     if newest is None or not loop.method.start():
         return
     tensors = newest.load(PARTS) if (newest.path / f"{PARTS}.safetensors").is_file() else {}
@@ -118,7 +123,7 @@ def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:
 
 
 def model_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a tied tensor appears under its first name only."""
+    """Return parameters and persistent buffers by name; a tied tensor appears under its first name only."""
     first = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items() if name in first}
 
@@ -132,8 +137,8 @@ def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
 
 
 @contextmanager
-def undone_if_diverged(loop: Loop) -> Iterator[None]:
-    """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
+def undone_if_diverged(loop: TrainState) -> Iterator[None]:
+    """Restore the weights and moments from before the step if one of its updates diverges, not those between two updates."""
     states = (model_tensors(loop.policy), loop.optimizer.tensors())
     weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
     try:

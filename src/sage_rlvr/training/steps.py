@@ -17,27 +17,30 @@ def run_steps(
     run: RunDir,
     progress: Any,
     begin: int,
-    take: Callable[[int], dict[str, float]],
+    run_step: Callable[[int], dict[str, float]],
     save: Callable[[int], None],
-    finish: Callable[[], None],
-    after: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
+    on_train_end: Callable[[], None],
+    on_step_end: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
 ) -> int:
-    """From step `begin` to `config.steps`, or to a stop signal, after which the step in hand ends. Returns the step reached.
+    """Run steps from `begin` to `config.steps`, or until a stop signal, which lets the current step finish. Return the step
+    reached.
 
-    take: does a step, counted from 0, and returns its metrics. save: keeps all that is needed to go on after so many steps;
-    called as often as the recipe's checkpoint says, at the end, and at a stop. finish: keeps the policy once all steps are done.
-    after: follows a step once its row is written, so
-    that the row is there whatever that raises.
+    Args:
+        run_step: Runs a step, counted from 0, and returns its metrics.
+        save: Saves all state needed to continue after so many steps; called as often as the recipe's checkpoint says, at the end,
+            and at a stop.
+        on_train_end: Saves the policy once all steps are done.
+        on_step_end: Called after a step once its metrics are written, so that they are kept whatever it raises.
     """
     progress.start(total=config.steps, done=begin)
     step, stopping, freed = begin, False, FreedMemory()
     with StopFlag() as stop, tracking(config.report_to, run, config) as report:
         while step < config.steps and not stopping:
             began = time.perf_counter()
-            metrics = take(step)
+            metrics = run_step(step)
             metrics["time/step_s"] = time.perf_counter() - began
             run.log({"step": step, **metrics})
-            after(step, metrics)
+            on_step_end(step, metrics)
             report(step, metrics)
             freed.after_step()
             step += 1
@@ -46,10 +49,12 @@ def run_steps(
             if step % config.checkpoint.every == 0 or step == config.steps or stopping:
                 save(step)
     if step == config.steps:
-        finish()
+        on_train_end()
     return step
 
 
 def mean_of(collected: list[dict[str, float]]) -> dict[str, float]:
-    """Of the metrics of a step's updates, which have the same names."""
-    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
+    """Return the mean of each metric over the updates that have it: an update that was skipped has no gradient norm."""
+    names = dict.fromkeys(name for metrics in collected for name in metrics)
+    values = {name: [metrics[name] for metrics in collected if name in metrics] for name in names}
+    return {name: sum(those) / len(those) for name, those in values.items()}

@@ -1,4 +1,4 @@
-"""Completions that are given, for SFT and preferences: their tokens, and how `models/scoring.py` reads them."""
+"""Given completions, for SFT and preferences: their tokens, and their layout for `models/scoring.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 class Text:
     """A completion of a problem: the prompt's tokens, its own, and which of these are learned (None: all).
 
-    In a stored episode those that the policy drew; an environment's are read, not learned.
+    In a stored episode only the tokens that the policy sampled are learned; an environment's are read.
     """
 
     prompt: tuple[int, ...]
@@ -24,12 +24,18 @@ class Text:
 
 
 def learned_tokens(text: Text) -> int:
-    """How many of its tokens are learned."""
+    """Return how many of its tokens are learned."""
     return len(text.tokens) if text.own is None else sum(text.own)
 
 
 class Laid(NamedTuple):
-    """N texts as `score` reads them: prompts; tokens, mask (N, T); owners (N,), the prompt of each; own (N, T), what is learned."""
+    """N texts in the layout of `score`.
+
+    prompts        token lists
+    tokens, mask   (N, T)
+    owners         (N,), the prompt of each text
+    own            (N, T), the learned tokens
+    """
 
     prompts: list[tuple[int, ...]]
     tokens: Tensor
@@ -39,7 +45,7 @@ class Laid(NamedTuple):
 
 
 def laid_out(texts: Sequence[Text], device: torch.device | str = "cpu") -> Laid:
-    """Each with a prompt of its own: those that are equal are one text to the engine."""
+    """Return the texts, each with its prompt; the engine computes equal prompts once."""
     tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
     lengths = torch.tensor([len(text.tokens) for text in texts])
     mask = torch.arange(tokens.shape[1])[None, :] < lengths[:, None]

@@ -1,6 +1,6 @@
-"""`report_to`: the metrics of a run also to trackio, wandb or TensorBoard, under this package's names.
+"""`report_to`: the metrics of a run also in trackio, wandb or TensorBoard, under this package's names.
 
-The run directory stays the record: metrics.jsonl has every row, and a tracker is told each step once, however often the run
+The run directory stays the record: metrics.jsonl has every row, and a tracker gets each step once, however often the run
 is killed. On TRL the names go to transformers' own integrations.
 """
 
@@ -22,12 +22,12 @@ Log = Callable[[dict[str, float], int], None]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """ConfigError for trackers that are not installed, with the command that installs them."""
+    """Raise ConfigError for trackers that are not installed, with the command that installs them."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"report_to = {list(names)}: {' and '.join(missing)} not installed here; run: pip install "
-            f"{' '.join(missing)} (all three: pip install 'sage-rlvr[trackers]'), or remove report_to"
+            f"{' '.join(missing)}, or remove report_to"
         )
 
 
@@ -38,7 +38,7 @@ def tracking(names: Sequence[str], run: RunDir, config: Any) -> Iterator[Callabl
     opened = [TRACKERS[name](run.path, dump(config)) for name in names]
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
-        """Step from 0, name -> number."""
+        """Log metrics by name at a step, counted from 0."""
         if step > run.logged:
             for log, _ in opened:
                 log(dict(metrics), step)
@@ -51,7 +51,7 @@ def tracking(names: Sequence[str], run: RunDir, config: Any) -> Iterator[Callabl
 
 
 def run_name(path: Path) -> str:
-    """A run's name in a tracker: the last two parts of its path, because a folder of runs names them alike."""
+    """Return a run's name in a tracker: the last two parts of its path, because folders of runs repeat the last one."""
     return "-".join(path.absolute().parts[-2:])
 
 
@@ -86,7 +86,7 @@ TRACKERS = {"trackio": _trackio, "wandb": _wandb, "tensorboard": _tensorboard}
 
 
 def skip_logged_steps(trainer: Any, done: int) -> None:
-    """Keep the tracker callbacks of a transformers trainer from steps up to `done`, which an earlier start has told them."""
+    """Keep the tracker callbacks of a transformers trainer from steps up to `done`, which an earlier start has logged."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK  # slow: looks for every tracker
 
     kinds = tuple(INTEGRATION_TO_CALLBACK.values())

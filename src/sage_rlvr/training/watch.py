@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.extras import Buffer, RewardSource
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.verifiers.reasons import warned
+
+if TYPE_CHECKING:
+    from sage_rlvr.core.extras.replay.base import Buffer
+    from sage_rlvr.core.extras.source import RewardSource
 
 PATIENCE = 10
 ACTIVE, CLAMPED, ROWS = "guide/active_frac", "guide/clamped_frac", "replay/rows"
@@ -20,7 +24,7 @@ _WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
 
 
 def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
-    """ConfigError if the guide can never act on a policy with this many logits (None: unknown); nothing without a KL term."""
+    """Raise ConfigError if the guide can never act on a policy with this many logits (None: unknown); nothing without a KL term."""
     anchor = part.anchor if isinstance(part, Method) else part
     if anchor is not None and not anchor.is_off and logits is not None:
         check_reach(anchor.guide, logits)
@@ -28,10 +32,10 @@ def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
 
 @dataclass
 class GuideWatch:
-    """Counts the steps in a row in which the guide of `anchor` did nothing, and warns once in a process, after ten.
+    """Counter of consecutive steps in which the guide of `anchor` did nothing; warns once per process, after ten.
 
-    count: by metric, the steps so far with no counted token's q other than 1, and with every one at an edge of its band. A
-    step without these metrics (nothing was trained on) counts as none. tell: called with kind, step and sentence, as
+    count: by metric, the steps so far with q = 1 at all counted tokens, and with all of them at an edge of the band. A
+    step without these metrics (nothing was trained on) counts as neither. tell: called with kind, step and sentence, as
     `RunDir.warn`.
     """
 
@@ -41,7 +45,7 @@ class GuideWatch:
     warned_of: set[str] = field(default_factory=set)
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, if ten in a row are bad."""
+        """Record the metrics of step `step`, from 0. Warn with the place and the next step after ten bad ones in a row."""
         if self.anchor is None or is_flat(self.anchor.guide):
             return
         low, high = band_of(self.anchor.guide)
@@ -70,7 +74,7 @@ class GuideWatch:
 
 @dataclass
 class BufferWatch:
-    """Counts the steps in a row that trained on no stored answer, and warns after ten, or at the end of a shorter run.
+    """Counter of consecutive steps that trained on no stored answer; warns after ten, or at the end of a shorter run.
 
     buffer: of the method, None for no watch. steps: of the run. tell: as in `GuideWatch`.
     """
@@ -81,7 +85,7 @@ class BufferWatch:
     count: int = 0
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. A UserWarning, kept in run.json, that says what is stored and the next step."""
+        """Record the metrics of step `step`, from 0. The UserWarning, also in run.json, names what is stored and the next step."""
         if self.buffer is None:
             return
         self.count = 0 if metrics.get(ROWS, 0.0) else self.count + 1
@@ -105,8 +109,8 @@ class BufferWatch:
 
 @dataclass
 class SourceWatch:
-    """Counts the steps in a row in which a reward source paid for no reference answer, and warns after ten, or at the end of a
-    shorter run.
+    """Counter of consecutive steps in which a reward source rewarded no reference answer; warns after ten, or at the end of the
+    run.
 
     source: of the method, None for no watch. steps, tell: as in `BufferWatch`.
     """
@@ -117,7 +121,10 @@ class SourceWatch:
     count: int = 0
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. A UserWarning, kept in run.json, that says why that may be and the next step."""
+        """Record the metrics of step `step`, from 0.
+
+        The UserWarning, also in run.json, names a possible reason and the next step.
+        """
         if self.source is None:
             return
         self.count = 0 if metrics.get(SUPPORT, 1.0) > 0 else self.count + 1

@@ -1,10 +1,10 @@
-r"""Are two answers one in algebra? Parsing and comparing by math-verify and sympy, corrected where they are wrong.
+r"""Compare two answers by algebra: parsing and comparing by math-verify and sympy, corrected where they are wrong.
 
 - A gold such as `\sqrt{51}` parses only inside `$...$`: it is wrapped.
 - Numbers are compared to 6 or 15 decimals, so that 1/2^99 = 1/2^98: equality is confirmed relative to their size.
 - `(1,2)` equals `\{1,2\}`: brackets are compared.
-- Its time limits are alarm signals, which work in the main thread alone and never stop a big-integer power: they are
-  off. Nothing here stops a comparison that runs for ever; `sage_rlvr.verifiers.pool.Pool` does.
+- Its time limits are alarm signals, which work only in the main thread and never stop a big-integer power: they are off. This
+module does not stop an endless comparison; `sage_rlvr.verifiers.pool.Pool` does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WRONG = Verdict("wrong", "value")
 UNREADABLE = "answer cannot be parsed"
 CONFIG = LatexExtractionConfig(
     boxed_match_priority=-1,
-    # units: math-verify takes 5t for 5, and drops whatever stands from the first \\text to the end
+    # units: math-verify takes 5t for 5, and drops the text from the first \\text to the end
     normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True),
 )
 
@@ -64,15 +64,15 @@ def right_if(same: bool, reason: str = "value") -> Verdict:
 
 
 def unsure(reason: str) -> Verdict:
-    """Undecided, and why."""
+    """Undecided, with the reason."""
     return Verdict("undecided", reason)
 
 
-# ---- what is too much to work out
+# ---- computations that are too large
 
 
 def depth(text: str) -> int:
-    """How deep brackets of any kind stand within each other at most."""
+    """The largest nesting depth of brackets of any kind."""
     now = deepest = 0
     for character in text:
         now += (character in "([{") - (character in ")]}")
@@ -85,7 +85,7 @@ _WRAPPED = re.compile(r"(?<!\w)(?:\\left)?\((\d+)(?:\\right)?\)|(?<=\^)\{\{(\d+)
 
 
 def too_long(text: str) -> bool:
-    """Whether a power or a factorial of plain numbers has more than `MAX_DIGITS` digits; towers are worked out from the top."""
+    """Whether a power or a factorial of plain numbers has more than `MAX_DIGITS` digits; towers are computed from the top."""
     if "^" not in text and "!" not in text:
         return False
     text = text.replace(" ", "")
@@ -106,7 +106,7 @@ def _huge(match: re.Match[str]) -> bool:
 
 
 def _worked_out(match: re.Match[str]) -> str:
-    """A power of numbers as a number, if it is no longer than an exponent can be; else without its exponent."""
+    """A power of numbers as a number, if it is no longer than an exponent can be; otherwise without its exponent."""
     base, power = match["base"], int((match["many"] or match["one"])[:19])
     if not base.isdigit():
         return base
@@ -115,25 +115,26 @@ def _worked_out(match: re.Match[str]) -> str:
 
 # ---- parsing
 
-# Letters that the parser takes for constants although a subscript makes them names, and subscripts that it cannot read.
+# Letters that the parser reads as constants although a subscript makes them names, and subscripts that it cannot read.
 _CONSTANT = re.compile(r"(?<![a-zA-Z\\])([EeIi])(?=_)")
 _NAMES = {"e": r"\varrho ", "i": r"\varsigma "}
 _NUMERAL = re.compile(r"(?<![\w.}^\\])\d+_(?:\{\d+\}|\d+)")
+_ROOT = re.compile(r"\^(?:\{(-?)0?\.50*\}|0?\.50*(?!\d))")  # math-verify compares no decimal power with a root
 _SUBSCRIPT = re.compile(r"_\{\\(?:(?:text|mathrm|rm)\s*\{?\s*([a-zA-Z]+)\s*\}?|(odot))\}")
 
 
 def parsed_of(text: str) -> Any | None:
-    """One answer as a sympy object, or None when it is not mathematics. Raises when memory or the stack ran out.
+    """One answer as a sympy object, or None when it is not mathematics. Raises an error when memory or the stack ran out.
 
-    E_1 and I_0 are names and no constants, 42_8 is 34, subscripts are plain words.
+    E_1 and I_0 are names and not constants, 42_8 is 34, subscripts are plain words.
     """
-    text = _NUMERAL.sub(_in_base_ten, text)
+    text = _ROOT.sub(lambda match: rf"^{{{match[1] or ''}1/2}}", _NUMERAL.sub(_in_base_ten, text))
     text = _SUBSCRIPT.sub(lambda match: f"_{{{match[1] or match[2]}}}", text)
     text = _CONSTANT.sub(lambda match: _NAMES[match[1].lower()], text)
     parsed = parse(f"${text}$", [CONFIG], "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
     if parsed:
         return _real_symbols(parsed[0])
-    try:  # math-verify takes every exception for "not mathematics"; parse once more and let through the two that are not
+    try:  # math-verify treats every exception as "not mathematics"; parse again and let through the two that are not
         latex2sympy(text)
     except (MemoryError, RecursionError):
         raise
@@ -151,7 +152,7 @@ def _in_base_ten(match: re.Match[str]) -> str:
 
 
 def _real_symbols(parsed: Any) -> Any:
-    """The same with all symbols real, as the parser makes them but where it sees the letter i on its own."""
+    """The same with all symbols real, as the parser makes them except if it sees a separate letter i."""
     symbols = getattr(parsed, "free_symbols", ())
     others = {symbol: Symbol(symbol.name, real=True) for symbol in symbols if symbol.is_real is False}
     if not others:
@@ -164,7 +165,7 @@ def _real_symbols(parsed: Any) -> Any:
 
 
 def brackets(text: str) -> str:
-    """ "set" for {...}, "order" for (...) and [...], "" for an answer in no brackets."""
+    """ "set" for {...}, "order" for (...) and [...], "" for an answer without brackets."""
     text = spelling(text)
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return "set"
@@ -175,7 +176,7 @@ _CLOSED = re.compile(r"\\infty\s*(?:\\right)?\s*\]|\[\s*[-+]?\s*\\infty")
 
 
 def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) -> Verdict:
-    """The verdict of math-verify on factor * answer and gold, corrected. parsed: the answer, if it is parsed already."""
+    """The verdict of math-verify on factor * answer and gold, corrected. parsed: the answer, if it is already parsed."""
     target = _parsed_gold(gold)
     if target is None:
         return unsure("gold cannot be parsed")
@@ -205,9 +206,9 @@ def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) 
 
 
 def _far(gold: Any, answer: Any) -> bool:
-    """True when two numbers that math-verify calls equal differ by too much for their size; of lists, of any two of their parts.
+    """True when two numbers that math-verify calls equal differ by too much for their size; for lists, if any two parts do.
 
-    Allowed: 1e-4 of the larger when one is a decimal, 1e-12 when both are exact, nothing when both are rational.
+    Allowed: 1e-4 of the larger when one is a decimal, 1e-12 when both are exact, 0 when both are rational.
     """
     sides = gold, answer
     if all(isinstance(side, Interval) for side in sides):
@@ -222,7 +223,7 @@ def _far(gold: Any, answer: Any) -> bool:
         return False
     if (gold.is_Rational and answer.is_Rational) or gold.is_infinite or answer.is_infinite:
         return bool(gold != answer)
-    # 30 digits: in doubles the difference of two near surds has none that are right
+    # 30 digits: in doubles the difference of two nearly equal surds has no correct digit
     size, gap = max(abs(N(gold, 30)), abs(N(answer, 30))), abs(N(gold - answer, 30))
     return bool(gap > (1e-4 if gold.has(Float) or answer.has(Float) else 1e-12) * size)
 
@@ -250,10 +251,10 @@ def _inequalities(side: Any) -> bool:
 
 
 def _solved(side: Any, text: str) -> Any:
-    """Of a list of inequalities the set of their solutions; a set of anything else as it is.
+    """Return the solution set of a list of inequalities; any other set is unchanged.
 
-    What all inequalities allow; what any does where "or" stands between them, or nothing fulfils them all and no "and" does.
-    Inequalities of several variables stay as they are: no set of numbers solves them.
+    The solutions of all inequalities; those of any if "or" joins them, or if no number solves all and no "and" does.
+    Inequalities of several variables are unchanged: no set of numbers solves them.
     """
     if not _inequalities(side) or len(side.free_symbols) > 1:
         return side
@@ -269,9 +270,9 @@ def _solved(side: Any, text: str) -> Any:
 
 
 def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
-    """Units compared or converted, amounts and percent signs resolved, the rest by algebra.
+    """Verdict by comparing or converting units, resolving amounts and percent signs, and comparing the rest by algebra.
 
-    A unit on one side only is left out; degrees then may be radians too, and a percentage a share.
+    A unit on only one side is ignored; degrees then may be radians too, and a percentage a share.
     """
     mine, theirs = summed(answer) or measured(answer), summed(gold) or measured(gold)
     if mine == Measured(answer) and theirs == Measured(gold):
@@ -284,7 +285,7 @@ def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
     for factor in factors:
         verdict = compare(mine.body, theirs.body, None, factor)
         if verdict.right and mine.percent != theirs.percent and factor == factors[0] and _is_share(theirs.body):
-            verdict = unsure("a percentage or a share")  # 0.5 % of 0.5: the gold may be one or the other
+            verdict = unsure("a percentage or a share")  # 0.5 % or 0.5: the gold may be either
         if verdict.label != "wrong":
             return unsure("unit") if verdict.right and _doubtful(mine, theirs) else verdict
     for factor in _other_factors(mine, theirs):
@@ -294,11 +295,11 @@ def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
 
 
 def _doubtful(mine: Measured, theirs: Measured) -> bool:
-    """Whether two amounts of one value may be of two things all the same."""
+    """Whether two amounts of one value may still be of different things."""
     if mine.doubt or theirs.doubt:  # 4 are left, 12 fewer
         return True
     if mine.noun != theirs.noun and (mine.noun or mine.units) and (theirs.noun or theirs.units):
-        return True  # apples and pears, students and people: whether these are one is not known here
+        return True  # apples and pears, students and people: whether these are the same is not known
     if mine.side and theirs.side and mine.side != theirs.side:  # meters east and meters west
         return True
     return mine.percent != theirs.percent and bool(mine.noun or theirs.noun)
@@ -311,20 +312,21 @@ def _is_share(text: str) -> bool:
 
 
 def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:
-    """What `_factors` says where an amount has its other reading; for numbers without a unit on one side at least."""
+    """`_factors` for the other readings of an amount; only if at least one side has no unit."""
     ways = list(product((mine.scale, *mine.other), (theirs.scale, *theirs.other)))[1:]
     pairs = ((replace(mine, scale=a), replace(theirs, scale=b)) for a, b in ways)
     return [factor for pair in pairs for factor in _factors(*pair) or ()]
 
 
 def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
-    """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
+    """Factors by which the answer's body may be multiplied before it is compared with the gold's; None if the units are of two
+    kinds."""
     if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
         return None
     # exact: with a float factor 1 inch and 2.54 cm would be decimals, which may differ by 1e-4
     scale = Rational(*(mine.scale / theirs.scale).as_integer_ratio())
     if mine.units and theirs.units:
-        one_unit = mine.units == theirs.units  # on both sides: one reading is meant
+        one_unit = mine.units == theirs.units  # on both sides: only one reading is possible
         pairs = zip(mine.units, theirs.units, strict=True) if one_unit else product(mine.units, theirs.units)
         ratios = dict.fromkeys((a.size / b.size, b.pi - a.pi) for a, b in pairs if a.dimensions == b.dimensions)
         return [scale * Rational(*size.as_integer_ratio()) * pi**power for size, power in ratios] or None

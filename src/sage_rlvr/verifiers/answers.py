@@ -1,23 +1,27 @@
-r"""Where an answer stands in a completion, and how it is spelled. Text only: linear in its length, safe in any process.
+r"""The place of an answer in a completion, and its form as text. Text only: linear in its length, safe in any process.
 
-    extract: completion, place -> answer | (none, why)          place = boxed, tag, stated, last_number or whole
-    settle:  answer, gold      -> verdict | (not decided by spelling)
+    extract: completion, reading -> answer | (none, why)        read at boxed, tag, stated, last_number or whole
+    settle:  answer, gold      -> verdict | (not decided by text)
 
-An answer is read at the place that was asked for and nowhere else: a number of the working is never taken for one. The
-last number of a text is a place of its own, to be asked for by name. Algebra is in `sage_rlvr.verifiers.math`.
+An answer is read after the thinking (`thinking.py`), only at the requested place: a number of the working is never used as one. The
+last number of a text is a separate place with a name. Algebra is in `sage_rlvr.verifiers.math`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.verifiers.numerals import in_digits
+from sage_rlvr.verifiers.plain import typeset
 from sage_rlvr.verifiers.style import halved, undressed
+from sage_rlvr.verifiers.thinking import KNOWN, behind_thinking, check_thinking
 from sage_rlvr.verifiers.verdict import Verdict
 
 AnswerPlace = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
@@ -25,7 +29,7 @@ AnswerPlace = Literal["boxed", "tag", "stated", "last_number", "whole", "anywher
 _PLACES = get_args(AnswerPlace)
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
-MAX_DIGITS = 100_000  # of a power or a factorial that is worked out
+MAX_DIGITS = 100_000  # digits of a power or a factorial that is computed
 MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
@@ -36,18 +40,18 @@ _BRACES = re.compile(
 # "answer is", "answer:" and the four signs of GSM8K
 _STATED = re.compile(r"####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
-_REASON = re.compile(r"(?<=\S)(?:,?\s+(?:since|because)|,\s+as)\s", re.IGNORECASE)  # a reason, and no condition, follows
-# A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
+_REASON = re.compile(r"(?<=\S)(?:,?\s+(?:since|because)|,\s+as)\s", re.IGNORECASE)  # a reason, not a condition, follows
+# A sign counts if it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+\u2212])?"
-    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
-    r"(?:/[0-9]+|\s?\\?%)?"
+    r"(?:(?:\d{1,3}(?:[,\u066c]\d{3})+(?!\d)|\d+)(?:[.\u066b]\d+)?|(?<!\d)\.\d+)"
+    r"(?:/\d+|\s?\\?[%\u066a])?"
 )
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # what is no text; JSON makes form feeds of commands
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # characters that are not text; JSON makes form feeds of commands
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SCIENTIFIC = re.compile(r"(?<![\w.\\{])([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,9})(?![\w.])")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-# No space between digits is dropped, and none that parts a list: 2 1/2 is not 21/2, and 1, 234 is not 1,234.
+# Spaces between digits are kept, and those that separate a list: 2 1/2 is not 21/2, and 1, 234 is not 1,234.
 _LAYOUT = re.compile(
     r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|\\displaystyle(?![a-z])"
     r"|(?<!\d)(?<!\d,)\s|(?<=\d,)\s(?!\d{3}(?!\d))|\s(?!\d)"
@@ -56,7 +60,7 @@ _SPACES = r"(?:\\[, ]|~| |\{,\}|,\\!|\\!,)"
 _GROUPED = re.compile(rf"(?<![\d.,^_])\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
 _MIXED = re.compile(r"(?<![\w.^_}}])(\d+) (\d+)/(\d+)(?![\d.])")
 _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d{1,40})\}|(\d))(?!\d)")
-# What stands on the left is written as on the right before anything is parsed.
+# The forms on the left are rewritten as on the right before parsing.
 _REWRITES = (
     (re.compile(r"(?<!\\)~"), " "),
     (re.compile(r"\\degree(?![a-z])"), r"^\\circ "),
@@ -78,10 +82,13 @@ _NUMERAL = re.compile(
     r"(?P<sign>[-+]?)(?:(?P<whole>[0-9]+)(?:\.(?P<decimals>[0-9]+))?"
     r"|(?:(?P<over>[0-9]+)/|\\[dt]?frac\{(?P<top>[0-9]+)\}\{(?=[0-9]+\}))(?P<under>[0-9]+)\}?)"
 )
-# Full-width forms, the minus sign and the wide space as ASCII; marks that no reader sees are dropped.
+# Full-width forms, the minus sign and the wide space as ASCII; invisible marks are dropped.
 _ASCII: dict[int, int | str | None] = {0xFF01 + i: 0x21 + i for i in range(94)} | {0x2212: "-", 0x3000: " "}
-_ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF))
-# Signs that models write and the parser does not know.
+_ASCII |= dict.fromkeys((0x2010, 0x2011, 0x2012), "-")
+_DASH = re.compile(r"(?<![\w)\]}.!'%])\u2013(?=[\w.\\(])")  # an en dash before an operand; 3\u20135 may be a range
+_ASCII |= dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFE0F, 0xFEFF))
+_ASCII |= {ord("٫"): ".", ord("٬"): ",", ord("٪"): "%", ord("،"): ","}
+# Signs that models write but the parser does not know.
 _SIGNS = re.findall(
     r"\S+",
     "√ sqrt π pi ∞ infty ≤ le ≥ ge ≠ ne ≈ approx × times · cdot ÷ div ± pm ∪ cup ∩ cap ∅ emptyset ∈ in α alpha β beta γ gamma "
@@ -89,16 +96,17 @@ _SIGNS = re.findall(
 )
 _ASCII |= {ord(sign): rf"\{command} " for sign, command in zip(_SIGNS[::2], _SIGNS[1::2], strict=True)}
 _ASCII |= {ord(sign): rf"\frac{{{a}}}{{{b}}}" for sign, a, b in zip("½⅓⅔¼¾⅕⅛", "1121311", "2334458", strict=True)}
-_ASCII |= {ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
+_ASCII |= {ord("∛"): r"\sqrt[3]", ord("°"): r"^\circ ", ord("º"): r"^\circ ", ord("ℝ"): r"\mathbb{R}"}
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
-WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
+WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[A-Z][a-z]{2}|[Nn]o|NO|YES")
+_SHOUTED = re.compile(r"[A-Z][a-z]{2}\s[A-Z]{3}|[A-Z]{3}\s[A-Z][a-z]{2}")  # Eve and EVE; for ABC and abc algebra decides
 
 
 AnswerSpan = tuple[int, int]
-"""(first character of an answer, the one behind it) in a completion."""
+"""(first character of an answer, the character after it) in a completion."""
 SpanOrReason = tuple[AnswerSpan | None, str]
-"""Where the answer stands; or None, and why there is none."""
+"""The place of the answer; or None, and why there is none."""
 
 
 def _cut(text: str, span: SpanOrReason) -> tuple[str | None, str]:
@@ -106,7 +114,7 @@ def _cut(text: str, span: SpanOrReason) -> tuple[str | None, str]:
 
 
 def last_box(text: str) -> tuple[str | None, str]:
-    r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why it is none."""
+    r"""The contents of the last outermost `\boxed{...}` (or the number of `\boxed 5`), or None and why."""
     return _cut(text, _box_span(text))
 
 
@@ -118,8 +126,8 @@ def _box_span(text: str) -> SpanOrReason:
 
 
 def _boxes(text: str) -> tuple[list[AnswerSpan], bool]:
-    """What the outermost boxes hold, in their order, and whether the last one is cut off."""
-    opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
+    """The contents of the outermost boxes, in their order, and whether the last one is cut off."""
+    opened: list[int | None] = []  # for each open brace: where its box's contents start, None if it is no box
     boxes: list[AnswerSpan] = []
     for token in _BRACES.finditer(text):
         if token["box"]:
@@ -138,7 +146,7 @@ def _boxes(text: str) -> tuple[list[AnswerSpan], bool]:
 
 
 def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
-    """What stands between the last `<tag>` and its `</tag>`, or None and why: "no answer", "answer cut off"."""
+    """The text between the last `<tag>` and its `</tag>`, or None and why: "no answer", "answer cut off"."""
     return _cut(text, _tag_span(text, tag, closed))
 
 
@@ -159,13 +167,13 @@ def last_number(text: str) -> tuple[str | None, str]:
 
 
 def _number_span(text: str) -> SpanOrReason:
-    # only the last match is kept: a completion of a million characters may hold half a million numbers
+    # only the last match is stored: a completion of a million characters may have half a million numbers
     matches = deque(_NUMBER.finditer(text), maxlen=1)
     return (matches[0].span(), "") if matches else (None, NO_ANSWER)
 
 
 def _stated_span(text: str) -> SpanOrReason:
-    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
+    """The text after the last "answer is", "answer:" or "####", to the end of its sentence; None and why if there is none."""
     matches = deque(_STATED.finditer(text), maxlen=1)
     if not matches:
         return None, NO_ANSWER
@@ -185,19 +193,59 @@ def _stated_span(text: str) -> SpanOrReason:
 _PLACED = {"boxed": _box_span, "stated": _stated_span, "last_number": _number_span}
 
 
-def extract(
-    completion: str, answer_in: AnswerPlace = "boxed", tag: str = "SOLUTION", closed: bool = True
-) -> tuple[str | None, str]:
-    """The answer of a completion at the place that was asked for, or None and why.
+@dataclass(frozen=True, slots=True)
+class AnswerReading:
+    r"""The place and form in which an answer is read in a completion. Prompt formats, rewards and `verify_math` make it from their
+    fields; `extract` and `span_of` use it.
+
+    answer_in    the place of the answer; its last occurrence counts: "boxed" in `\boxed{...}`, "tag" in `<tag>...</tag>`,
+                 "stated" after the last "answer is" or "####", "last_number" the last plain number, "whole" all of the text,
+                 "anywhere" the place where math-verify finds one, including the last number
+    closed       False if generation stops at the closing tag and drops it: the answer then ends with the text
+    thinking     the tag of the thinking, after which answers are read: "think" means all known marks (`<think>`,
+                 `<thinking>`, `<reasoning>`, `[THINK]`, `<|channel|>analysis`, ...), another name its tag; if it is not
+                 closed, there is no answer; "" reads texts from their beginning
+    in_thinking  True if the prompt opens the thinking: a completion that does not close it then has no answer
+
+    Raises ConfigError for an unknown `answer_in` and a `thinking` that is no tag.
+    """
+
+    answer_in: AnswerPlace = "boxed"
+    tag: str = "SOLUTION"
+    closed: bool = True
+    thinking: str = KNOWN
+    in_thinking: bool = False
+
+    def __post_init__(self) -> None:
+        if self.answer_in not in _PLACES:
+            raise ConfigError(f"answer_in: {self.answer_in!r} is no place for an answer: {', '.join(_PLACES)}.")
+        check_thinking(self.thinking)
+
+
+def reading_options(source: Any) -> dict[str, Any]:
+    """The fields of `AnswerReading` that an object has under the same names: the options of `verify_math` for the place of an
+    answer."""
+    return {field.name: getattr(source, field.name) for field in fields(AnswerReading)}
+
+
+BOXED = AnswerReading()
+
+
+def extract(completion: str, reading: AnswerReading = BOXED) -> tuple[str | None, str]:
+    """The answer of a completion at the requested place, or None and why.
 
     Boxes that are joined, x = \\boxed{-4} and x = \\boxed{9}, are one answer that lists several: "-4, 9".
     """
-    if answer_in == "boxed" and len(boxes := _listed_boxes(completion)) > 1:
+    start = behind_thinking(completion, reading.thinking, reading.in_thinking)
+    if start is None:
+        return None, CUT_OFF
+    text = completion[start:]
+    if reading.answer_in == "boxed" and len(boxes := _listed_boxes(text)) > 1:
         return ", ".join(boxes), ""
-    return _cut(completion, span_of(completion, answer_in, tag, closed))
+    return _cut(text, _placed(text, reading))
 
 
-# what may stand between a box and another of one list
+# text that may separate the boxes of one list
 _BETWEEN = re.compile(
     r"\}?\s*\$?\s*(?:,|;|,?\s*(?:\\text\s*\{)?\s*(?:and|or)\s*\}?)\s*(?:\\q?quad|\\[ ,;])?\s*\$?"
     r"\s*(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?\\+(?:boxed|fbox)\s*\{?"
@@ -205,7 +253,7 @@ _BETWEEN = re.compile(
 
 
 def _listed_boxes(text: str) -> list[str]:
-    """The different boxes of the list that ends with the last box; [] where that is cut off."""
+    """The different boxes of the list that ends with the last box; [] if that is cut off."""
     boxes, cut = _boxes(text)
     if cut or not boxes:
         return []
@@ -215,46 +263,63 @@ def _listed_boxes(text: str) -> list[str]:
     return list(dict.fromkeys(text[start:end] for start, end in boxes[first:]))
 
 
-def span_of(completion: str, answer_in: AnswerPlace = "boxed", tag: str = "SOLUTION", closed: bool = True) -> SpanOrReason:
-    """Where `extract` finds the answer, (first character, the one behind it), or None and why. "anywhere" is the whole text."""
-    if answer_in == "tag":
-        return _tag_span(completion, tag, closed)
-    return _PLACED[answer_in](completion) if answer_in in _PLACED else ((0, len(completion)), "")
+def span_of(completion: str, reading: AnswerReading = BOXED) -> SpanOrReason:
+    """The place where `extract` finds the answer, (first character, the character after it), or None and why. "anywhere" is the
+    full text."""
+    start = behind_thinking(completion, reading.thinking, reading.in_thinking)
+    if start is None:
+        return None, CUT_OFF
+    span, why = _placed(completion[start:], reading)
+    return (None if span is None else (start + span[0], start + span[1])), why
+
+
+def _placed(text: str, reading: AnswerReading) -> SpanOrReason:
+    if reading.answer_in == "tag":
+        return _tag_span(text, reading.tag, reading.closed)
+    return _PLACED[reading.answer_in](text) if reading.answer_in in _PLACED else ((0, len(text)), "")
 
 
 def marked_span(completion: str) -> AnswerSpan | None:
-    """The answer of a text whose place nobody names: behind the last mark of a box, `<answer>`, or "answer:"; None without one."""
-    spans = (_box_span(completion), _tag_span(completion, "answer"), _stated_span(completion))
-    return max((span for span, _ in spans if span is not None), default=None)
+    """The answer of a text without a named place: after the thinking, after the last mark of a box, `<answer>`, or "answer:";
+    None without one."""
+    start = behind_thinking(completion)
+    if start is None:
+        return None
+    text = completion[start:]
+    spans = (_box_span(text), _tag_span(text, "answer"), _stated_span(text))
+    last = max((span for span, _ in spans if span is not None), default=None)
+    return None if last is None else (start + last[0], start + last[1])
 
 
 def bare(text: str) -> str:
-    """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII where it can be.
+    """An answer without box, dollar signs, math delimiters, full stop and needless spaces, in ASCII if possible.
 
     1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 and 1 000 become 1000 (math-verify reads 1 and 1 * 0), 1./3
-    becomes 1/3, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become commands.
+    becomes 1/3, seven becomes 7, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become
+    commands.
     """
-    if text.isdigit() and text.isascii():  # isdigit is true of ² and of Arabic digits too
+    if text.isdigit() and text.isascii():  # isdigit is also true of ² and of Arabic digits
         return text
     boxed = last_box(text)[0] if "box" in text else None
     text = _without_dollars(halved(boxed if boxed is not None else text))
     if not text.isascii():
-        text = _RAISED.sub(lambda match: f"^{{{match[0].translate(_POWERS)}}}", text).translate(_ASCII)
+        text = _RAISED.sub(lambda match: f"^{{{match[0].translate(_POWERS)}}}", _DASH.sub("-", text)).translate(_ASCII)
+        text = re.sub(r"\d", lambda digit: str(unicodedata.decimal(digit[0])), text)  # of any script
     text = " ".join(text.split())
     if marked := _MARKDOWN.fullmatch(text):
         text = marked[2]
     for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
         text = text.removeprefix(left).removesuffix(right).strip()
-    text = _without_front(undressed(text))
+    text = in_digits(_without_front(undressed(text)))
     if (whole := _TEXT.fullmatch(text)) and any(map(str.isdigit, whole[1])):
         text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
     if " " in text or "," in text:
         text = _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
-        # groups first: of 1 000 1/2 the mixed number would be 000 1/2
+        # groups first: in 1 000 1/2 the mixed number would be 000 1/2
         text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    text = _IDLE_POINT.sub("", text)
+    text = typeset(_IDLE_POINT.sub("", text))
     if "e" in text or "E" in text:
         text = _SCIENTIFIC.sub(lambda match: rf"{match[1]}\times 10^{{{int(match[2])}}}", text)
     if not _REWRITTEN.search(text):
@@ -264,7 +329,7 @@ def bare(text: str) -> str:
     return _REPEATING.sub(_as_fraction, text).strip()
 
 
-# Words in front of an answer that say nothing of its value. "half of" and "not" are none of them.
+# Words before an answer that do not change its value. "half of" and "not" do.
 _FRONT = (
     r"(?:so |thus |hence |therefore,? )?(?:(?:the )?(?:final |correct |right )?(?:answer|result|value|solution)(?: is|:| =)|it is"
     r"|this is|which is|(?:is )?equal to|equals|a total of|in total|therefore|thus|hence|so|simply|just)[,:]?"
@@ -273,21 +338,24 @@ _BLOCK = r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{"
 _FRONT_TEXT = re.compile(rf"{_BLOCK}\s*{_FRONT}\s*\}}\s*(?:\\[,;: ]|~|\s)*(?=\S)", re.IGNORECASE)
 _FRONT_WORDS = re.compile(rf"\W{{0,2}}{_FRONT}\s+(?=\S)", re.IGNORECASE)
 _NAMED_TEXT = re.compile(rf"{_BLOCK}\s*([A-Za-z]\s*=)\s*\}}(?=\s*\S)")
+_IS = re.compile(r"\$?([A-Za-z])\$? (?:is in|is)(?= *[^A-Za-z\s])")  # x is in (1, 2), x is 5
 _OPTION = re.compile(rf"(?:{_BLOCK})?\s*(?:option|choice)\s*:?\s*\(?([A-J])\)?\s*[.:]?\s*\}}?", re.IGNORECASE)
 
 
 def _without_front(text: str) -> str:
-    r"""An answer without the words in front of it that say nothing of its value: `\text{a total of } 30` -> 30."""
+    r"""An answer without the words before it that do not change its value: `\text{a total of } 30` -> 30."""
     if not text[:1].isalpha() and not text.startswith("\\"):
         return text
     text = _NAMED_TEXT.sub(r"\1 ", text, count=1) if _NAMED_TEXT.match(text) else text
     text = _FRONT_TEXT.sub("", text, count=1) if _FRONT_TEXT.match(text) else text
+    if named := _IS.match(text):
+        text = named[1] + (r" \in" if named[0].endswith("in") else " =") + text[named.end() :]
     chosen = _OPTION.fullmatch(text)
     return chosen[1].upper() if chosen else text
 
 
 def _without_dollars(text: str) -> str:
-    """A text without the dollar signs of mathematics; the only one there is, in front of a digit, is money."""
+    """A text without the dollar signs of mathematics; a single one before a digit is money."""
     if text.count("$") == 1 and re.match(r"\s*[-+]?\$\s*[\d.]", text):
         return text.replace("$", r"\$")
     return _DOLLAR.sub("", text)
@@ -302,13 +370,13 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def spelling(text: str) -> str:
-    r"""A text without `\text{}`, spacing and bracket sizes: answers of one spelling need no algebra to be equal."""
+    r"""A text without `\text{}`, spacing and bracket sizes: answers with equal text need no algebra to be equal."""
     text = _LAYOUT.sub("", _TEXT.sub(r"\1", text)).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
     return text.casefold() if WORD.fullmatch(text) else text
 
 
 def rational(text: str) -> tuple[Fraction, bool] | None:
-    r"""(value, whether it is a decimal) of 3, -2.50, 3/4, `\frac{3}{4}`; None for all else, 3/0 included."""
+    r"""(value, whether it is a decimal) of 3, -2.50, 3/4, `\frac{3}{4}`; None for any other text, including 3/0."""
     match = _NUMERAL.fullmatch(text)
     if match is None or (match["over"] is not None and text.endswith("}")) or not int(match["under"] or 1):
         return None
@@ -318,11 +386,13 @@ def rational(text: str) -> tuple[Fraction, bool] | None:
 
 
 def by_spelling(answer: str, gold: str) -> Verdict | None:
-    """The verdict on two bare answers of one spelling, or on two plain numbers; None where it takes algebra.
+    """The verdict on two normalized answers with equal text, or on two plain numbers; None if it needs algebra.
 
-    Numbers that differ are left to algebra when one is a decimal, for it may be a rounded one.
+    Numbers that differ are left to algebra when one is a decimal, because it may be rounded.
     """
     if answer == gold or spelling(answer) == spelling(gold):
+        return RIGHT
+    if len(answer) == 3 and answer.casefold() == gold.casefold() and _SHOUTED.fullmatch(f"{answer} {gold}"):
         return RIGHT
     mine, theirs = rational(answer), rational(gold)
     if mine is None or theirs is None:
@@ -333,7 +403,7 @@ def by_spelling(answer: str, gold: str) -> Verdict | None:
 
 
 def no_number(value: object) -> bool:
-    """Whether a gold or an answer is what broken arithmetic leaves: nan in any spelling, or an infinite float."""
+    """Whether a gold or an answer is the result of broken arithmetic: nan in any capitalization, or an infinite float."""
     if isinstance(value, float):
         return not math.isfinite(value)
     text = value.strip() if isinstance(value, str) else ""
@@ -342,7 +412,7 @@ def no_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingComparison:
-    """A comparison that spelling does not decide. `prepare` makes it; `verify_math` and a `Pool` decide it by algebra.
+    """A comparison that the text does not decide. `prepare` makes it; `verify_math` and a `Pool` decide it by algebra.
 
     key: (answer, gold, algebra_only); pairs of one key have one verdict. args, options: the call of `verify_math` that decides.
     """
@@ -353,20 +423,14 @@ class PendingComparison:
 
 
 def prepare(
-    completion: str,
-    gold: str,
-    *,
-    answer_in: AnswerPlace = "boxed",
-    tag: str = "SOLUTION",
-    closed: bool = True,
-    algebra_only: bool = False,
+    completion: str, gold: str, *, algebra_only: bool = False, **reading: Any
 ) -> Verdict | PendingComparison | None:
-    """What `verify_math` of these arguments says without algebra: a verdict, the question that is left, or None.
+    """The verdict of `verify_math` on these arguments without algebra: a verdict, the remaining comparison, or None.
 
-    None: the place "anywhere" needs algebra to find the answer. `ConfigError` when `answer_in` is no place.
+    reading: fields of `AnswerReading`. None: the place "anywhere" needs algebra to find the answer. Raises `ConfigError` as
+        `AnswerReading` does.
     """
-    if answer_in not in _PLACES:
-        raise ConfigError(f"answer_in: {answer_in!r} is no place for an answer: {', '.join(_PLACES)}.")
+    read_by = AnswerReading(**reading)
     if not (isinstance(completion, str) and isinstance(gold, str)):
         return Verdict("undecided", "not a text")
     for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
@@ -377,11 +441,11 @@ def prepare(
     wanted = bare(gold)
     if not wanted or no_number(wanted):
         return Verdict("undecided", "gold is not a number" if wanted else "no gold")
-    if answer_in == "anywhere":
-        return None
-    extracted, why = extract(completion, answer_in, tag, closed)
+    extracted, why = extract(completion, read_by)
     if extracted is None:
         return Verdict("wrong", why)
+    if read_by.answer_in == "anywhere":
+        return None
     if len(extracted) > MAX_ANSWER:
         return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
     answer = bare(extracted)
@@ -390,12 +454,12 @@ def prepare(
     settled = None if algebra_only else by_spelling(answer, wanted)
     if settled is not None:
         return settled
-    left: dict[str, str | bool] = {"answer_in": "whole", "algebra_only": algebra_only}
+    left: dict[str, str | bool] = {"answer_in": "whole", "thinking": "", "algebra_only": algebra_only}
     return PendingComparison((answer, wanted, algebra_only), (extracted, gold), left)
 
 
 __all__ = [
-    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "MAX_DEPTH", "MAX_DIGITS", "AnswerPlace", "PendingComparison", "bare",
-    "by_spelling", "extract", "last_box", "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of",
-    "spelling",
+    "BOXED", "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "MAX_DEPTH", "MAX_DIGITS", "AnswerPlace", "AnswerReading",
+    "PendingComparison", "bare", "by_spelling", "extract", "last_box", "last_number", "last_tag", "marked_span", "no_number",
+    "prepare", "rational", "reading_options", "span_of", "spelling",
 ]  # fmt: skip

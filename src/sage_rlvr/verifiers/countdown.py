@@ -1,13 +1,13 @@
-"""Arithmetic expressions: one parser, one canonical spelling, exact rational values.
+"""Arithmetic expressions: one parser, one canonical form, exact rational values.
 
-Canonical form. An expression is written with whole numbers (ASCII digits, no leading zero), the binary operators
+Canonical form. An expression is written with integers (ASCII digits, no leading zero), the binary operators
 `+ - * /` and parentheses; there are no spaces and no signs before a number. `*` and `/` bind tighter than `+` and `-`,
-and operators of one strength associate to the left. Parentheses stand only where leaving them out would change what the
-expression means as algebra: around a left operand iff the operator is `*` or `/` and the operand is a sum or
-difference; around a right operand never after `+`, after `-` and `*` iff it is a sum or difference, after `/` iff it is
-any operation at all. So `a+(b-c)` is spelled `a+b-c` and `a*(b/c)` is spelled `a*b/c`, while `a+b` and `b+a` are two
-expressions. Every text has at most one parse and every parse has one spelling; a text is canonical iff it is the
-spelling of its own parse.
+and operators of one strength associate to the left. Parentheses are used only where leaving them out would change the meaning as
+algebra: around a left operand iff the operator is `*` or `/` and the operand is a sum or difference; around a right operand never
+    after `+`, after `-` and `*` iff it is a sum or difference, after `/` iff it is
+any operation at all. So `a+(b-c)` is written `a+b-c` and `a*(b/c)` is written `a*b/c`, while `a+b` and `b+a` are two
+expressions. Every text has at most one parse and every parse has one canonical form; a text is canonical iff it is the form of its
+parse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed expression: canonical spelling, ascending numbers, exact value num/den (0/0: division by zero). `parse` makes it;
+    """A parsed expression: canonical form, ascending numbers, exact value num/den (0/0: division by zero). `parse` makes it;
     both Countdown verifiers and the task's answer keys read it."""
 
     spelling: str
@@ -51,7 +51,7 @@ def kind_of(operator: str) -> int:
 
 
 def spell(operator: str, left: str, left_kind: int, right: str, right_kind: int) -> str:
-    """The canonical spelling of `left operator right`, given the spellings and kinds of both operands."""
+    """The canonical form of `left operator right`, from the forms and kinds of both operands."""
     if left_kind == SUM and operator in "*/":
         left = f"({left})"
     if (right_kind == SUM and operator != "+") or (right_kind == PRODUCT and operator == "/"):
@@ -62,7 +62,7 @@ def spell(operator: str, left: str, left_kind: int, right: str, right_kind: int)
 def postfix(text: str) -> list[str] | None:
     """The tokens of `text` in postfix order (shunting-yard, no recursion), or None when it is not an expression.
 
-    Spaces between tokens, leading zeros and needless parentheses are read here; `parse` finds them not canonical.
+    Spaces between tokens, leading zeros and needless parentheses are accepted; `parse` finds them not canonical.
     """
     if not isinstance(text, str) or not _ALPHABET.fullmatch(text):
         return None
@@ -94,7 +94,7 @@ def postfix(text: str) -> list[str] | None:
 
 
 def _apply(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    """Exact a operator b on (num, den); 0/0 stands for a division by zero and absorbs everything."""
+    """Exact a operator b on (num, den); 0/0 means a division by zero and absorbs everything."""
     (an, ad), (bn, bd) = a, b[::-1] if operator == "/" else b
     num = an * bn if operator in "*/" else an * bd + (bn if operator == "+" else -bn) * ad
     return (num, ad * bd) if ad * bd else (0, 0)
@@ -102,7 +102,7 @@ def _apply(operator: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, 
 
 @lru_cache(maxsize=1 << 16)
 def parse(text: str) -> Parsed | None:
-    """Parse any text of at most `MAX_LENGTH` characters; None when it is longer or not an expression. Never raises."""
+    """Parse any text of at most `MAX_LENGTH` characters; None when it is longer or not an expression. Never raises an error."""
     tokens = postfix(text) if len(text) <= MAX_LENGTH else None
     if tokens is None:
         return None
@@ -125,7 +125,7 @@ def judge(numbers: Sequence[int], target: int, completion: str) -> Verdict:
     """Right iff `completion` is canonical, uses exactly `numbers` (each once) and equals `target` exactly.
 
     Reasons, in the order of the checks: "too long", "not an expression", "not canonical", "numbers",
-    "division by zero", "value"; or "right". Any text gets an answer; nothing is evaluated as code.
+    "division by zero", "value"; or "right". Every text gets a verdict; nothing is evaluated as code.
     """
     if not isinstance(completion, str):
         return _WRONG["not an expression"]
@@ -154,21 +154,21 @@ def _parse_or_refuse(text: str) -> Parsed:
 
 
 def canonical(text: str) -> str:
-    """The canonical spelling of an expression; `DataError` when the text is none."""
+    """The canonical form of an expression; raises `DataError` for any other text."""
     return _parse_or_refuse(text).spelling
 
 
 def value(text: str) -> Fraction:
-    """The exact value of an expression; `DataError` when the text is none, `ZeroDivisionError` when it divides by 0."""
+    """The exact value of an expression; raises `DataError` for any other text, `ZeroDivisionError` when it divides by 0."""
     parsed = _parse_or_refuse(text)
     return Fraction(parsed.num, parsed.den)
 
 
 def structure(text: str) -> tuple[str, str]:
-    """What an expression looks like without its numbers: its operators in a fixed order, and its tree.
+    """Structure of an expression without its numbers: its operators in a fixed order, and its tree.
 
     A leaf is a dot and an operation a pair of parentheses: `structure("3*(5+7)") == ("+*", "(.(..))")`. Completions with one
-    structure differ only in where the numbers and operators stand. `DataError` when the text is not an expression.
+    structure differ only in the order of numbers and operators. Raises `DataError` when the text is not an expression.
     """
     _parse_or_refuse(text)
     stack: list[str] = []

@@ -1,7 +1,7 @@
-"""Countdown answers as chat models write them: any spelling of an expression, judged exactly.
+"""Countdown answers as chat models write them: any form of an expression, judged exactly.
 
-Spaces, needless parentheses, typographic operators such as the multiplication sign, and "= TARGET" behind it do not matter. There
-are no signs before a number and no leading zeros, and no other text may stand before or behind.
+Spaces, needless parentheses, typographic operators such as the multiplication sign, and a final "= TARGET" do not matter. Signs
+before a number, leading zeros and any other text before or after it are not allowed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ _WRONG = {
 }
 
 
+def in_ascii(text: str) -> str:
+    """The text with typographic operators as + - * /."""
+    return text.translate(_SPELLED)
+
+
 def expression_of(text: str) -> tuple[Parsed | None, str]:
-    """The expression of a completion (None without one), and what stands behind its "=" ("" without one)."""
-    left, _, total = text.strip().translate(_SPELLED).partition("=")
+    """The expression of a completion (None without one), and the text after its "=" ("" without one)."""
+    left, _, total = in_ascii(text.strip()).partition("=")
     left = left.strip()
     return (None if _LEADING_ZERO.search(left) else parse(left)), total.strip()
 
@@ -35,7 +40,7 @@ def judge(numbers: Sequence[int], target: int, completion: str, operators: str =
     """Right iff the completion is an expression with `operators` that uses each of `numbers` once and equals `target` exactly.
 
     Reasons, in the order of the checks: "too long", "not an expression", "operators", "numbers", "division by zero", "value",
-    "another total" (a right expression, and behind its "=" another number than the target); or "right".
+    "another total" (a right expression, but another number than the target after its "="); or "right".
     """
     if len(completion) > MAX_LENGTH:
         return _WRONG["too long"]
@@ -58,4 +63,4 @@ def operators_of(expression: str) -> set[str]:
     return set(expression) & set(OPERATORS)
 
 
-__all__ = ["OPERATORS", "expression_of", "judge", "operators_of"]
+__all__ = ["OPERATORS", "expression_of", "in_ascii", "judge", "operators_of"]

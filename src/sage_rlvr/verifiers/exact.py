@@ -1,11 +1,11 @@
-r"""A second, simpler opinion on two answers, to hold the first against: one spelling, or exact rational numbers.
+r"""A second, simpler verdict on two answers, to compare with the first: equal text, or exact rational numbers.
 
-    right      iff the texts are one after normalizing, or both are numbers (lists of numbers) and equal as fractions
+    right      iff the texts are equal after normalizing, or both are numbers (lists of numbers) and equal as fractions
     wrong      iff both are numbers (lists of numbers) and not equal
     undecided  iff anything else is in them
 
-Nothing here is shared with `sage_rlvr.verifiers.math`: no parser of LaTeX, no tolerance, no algebra. So where the two
-contradict each other, one of them is wrong, and an audit names the row.
+It shares nothing with `sage_rlvr.verifiers.math`: no parser of LaTeX, no tolerance, no algebra. So if the two contradict each
+other, one of them is wrong, and an audit names the row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 
 from sage_rlvr.verifiers.verdict import Verdict
 
-MAX_DIGITS = 300  # characters of a number that is read: int() raises above 4,300 digits
+MAX_DIGITS = 300  # characters of a number that is read: int() raises an error above 4,300 digits
 _DROP = re.compile(r"\s|\$|\\[!,;:]|\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\^\{?\\circ\}?")
 _WRAP = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
 _INTEGER = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
@@ -34,7 +34,7 @@ def normalized(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    r"""The exact value of 3, -1,000, 2.50, 3/4, `\frac34`, `1\frac{1}{2}`, `6\times10^{-3}`; None for all else."""
+    r"""The exact value of 3, -1,000, 2.50, 3/4, `\frac34`, `1\frac{1}{2}`, `6\times10^{-3}`; None for any other text."""
     text = normalized(text)
     if len(text) > MAX_DIGITS:
         return None
@@ -53,14 +53,14 @@ def number(text: str) -> Fraction | None:
 
 
 def _depths(text: str) -> list[int]:
-    """For each character, how many brackets are open behind it."""
+    """For each character, the number of brackets that are open after it."""
     return list(accumulate((character in "([{") - (character in ")]}") for character in text))
 
 
 def parts(text: str) -> tuple[str, tuple[str, ...]]:
-    r"""(brackets, parts) of an answer that lists several: `(1,2)` -> ("()", ("1", "2")); one part where it lists none.
+    r"""(brackets, parts) of an answer that lists several: `(1,2)` -> ("()", ("1", "2")); one part if it lists none.
 
-    A comma within brackets does not part, nor one within a number such as 10,000.
+    A comma within brackets or within a number such as 10,000 does not separate parts.
     """
     text = normalized(text)
     around = ""
@@ -76,7 +76,7 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def verify_exact(answer: str, gold: str) -> Verdict:
-    """`right`, `wrong` or `undecided` by spelling and exact fractions alone; never raises on a text."""
+    """`right`, `wrong` or `undecided` only by text and exact fractions; never raises an error on a text."""
     if normalized(answer) == normalized(gold):
         return Verdict("right", "one spelling")
     (left, mine), (right, theirs) = parts(answer), parts(gold)
@@ -91,7 +91,7 @@ def verify_exact(answer: str, gold: str) -> Verdict:
 
 
 def canonical(answer: str) -> str | None:
-    """One spelling of all answers that `verify_exact` takes for one: exact fractions where all is numbers, of a set in order."""
+    """One form of all answers that `verify_exact` treats as equal: exact fractions if all parts are numbers, in order for a set."""
     around, texts = parts(answer)
     values = [number(part) for part in texts]
     if any(value is None for value in values):

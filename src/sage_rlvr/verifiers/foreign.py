@@ -1,12 +1,12 @@
-"""Reward functions in the signatures of other libraries: which one a function has, one call for all, the outcome as a `Verdict`.
+"""Reward functions in the signatures of other libraries: detecting the signature, one call for all, the outcome as a `Verdict`.
 
     trl         reward(completions, **columns) -> [number or None]         also with prompts
     verl        compute_score(data_source, solution_str, ground_truth, extra_info) -> number, or {"score": number}
     verifiers   func(completion, answer, **kwargs) -> number               a Rubric is the weighted sum of its functions
     row         score(completion, row) -> number                           the signature of this package
 
-Each may be async. A function gets the arguments that it names, or all of them where it takes **kwargs. Nothing here imports those
-libraries.
+Each may be async. A function gets the arguments that it names, or all of them if it takes **kwargs. This module does not import
+those libraries.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ SIGNATURES: dict[Signature, str] = {
     "row": "score(completion, row)",
 }
 GOLDS = ("answer", "gold", "ground_truth", "solution", "target", "expected_answer")
-"""Parameters that mean the gold: one that no column fills gets it."""
-NOT_COLUMNS = ("prompt", "completion", "completions", "completion_ids")  # of a data set, which TRL passes under another name or not
-NO_REWARD = "no reward"  # the reason where a reward is None
+"""Parameters that mean the gold: one without a column of its name gets it."""
+NOT_COLUMNS = ("prompt", "completion", "completions", "completion_ids")  # from a data set, perhaps under another name in TRL
+NO_REWARD = "no reward"  # the reason if a reward is None
 
 
 @dataclass(frozen=True, slots=True)
 class RewardCall:
-    """A completion to be rewarded. `RewardTask` and the audit of rewards make it; `call` passes it on in the function's signature.
+    """A completion for a reward function. `RewardTask` and the audit of rewards make it; `call` passes it on in the function's
+    signature.
 
-    gold: as it stands in the row; prompt: text or messages; chat: as a conversation.
+    gold: as in the row; prompt: text or messages; chat: as a conversation.
     """
 
     text: str
@@ -49,7 +50,7 @@ class RewardCall:
 
     @property
     def completion(self) -> Any:
-        """As a trainer passes it: a text, or the assistant's message in a list."""
+        """The completion as a trainer passes it: a text, or the assistant's message in a list."""
         return [{"role": "assistant", "content": self.text}] if self.chat else self.text
 
 
@@ -57,7 +58,7 @@ class RewardCall:
 
 
 def signature_of(function: Any) -> Signature | None:
-    """By the names of the parameters; None for a function that fits none."""
+    """The signature by the names of the parameters; None for a function that fits none."""
     if rubrics_of(function):
         return "verifiers"
     names = parameters_of(function)
@@ -71,7 +72,7 @@ def signature_of(function: Any) -> Signature | None:
 
 
 def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
-    """Of anything that can be called; empty where Python knows none."""
+    """The parameters of any callable; empty if Python knows none."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -79,7 +80,7 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def rubrics_of(value: Any) -> list[Any]:
-    """The rubrics of a Rubric or a RubricGroup of `verifiers`; empty for all else."""
+    """The rubrics of a Rubric or a RubricGroup of `verifiers`; empty for other functions."""
     if isinstance(value, type):
         return []
     grouped = getattr(value, "rubrics", None)
@@ -105,8 +106,8 @@ def _required(function: Any) -> Iterator[str]:
 
 
 def call(function: Any, signature: Signature, calls: Sequence[RewardCall]) -> list[Any]:
-    """What the function returns for each completion: one call of a TRL reward, else one call per completion. TypeError for a TRL
-    reward that does not return one value per completion."""
+    """The function's result for each completion: one call for a TRL reward, otherwise one call per completion. Raises TypeError for
+    a TRL reward that does not return one value per completion."""
     if signature == "trl":
         values = _finished(function(**_arguments(function, "trl", calls)))
         if isinstance(values, str | Mapping) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
@@ -133,7 +134,7 @@ def _weighted(rubric: Any, given: RewardCall) -> float:
 
 
 def _scored(value: Any) -> Any:
-    """verl takes {"score": number, ...} too."""
+    """The score of a result of verl, which may be {"score": number, ...} too."""
     return value["score"] if isinstance(value, Mapping) and "score" in value else value
 
 
@@ -147,7 +148,7 @@ def _finished(value: Any) -> Any:
 
 
 def _arguments(function: Any, signature: Signature, calls: Sequence[RewardCall], rubric: Any = None) -> dict[str, Any]:
-    """Those arguments of a call that the function takes."""
+    """Arguments of a call that the function accepts."""
     makers: dict[Signature, Callable[[Sequence[RewardCall]], dict[str, Any]]] = {
         "trl": _trl,
         "verl": lambda calls: _verl(calls[0]),
@@ -205,10 +206,9 @@ def _verifiers(given: RewardCall) -> dict[str, Any]:
 
 
 def outcome(value_of: Callable[[], Any], function: Any) -> Verdict:
-    """"right" with the reward as its score; "undecided" for None; "wrong" without a score, with what the function did
-    wrong as its reason.
+    """"right" with the reward as its score; "undecided" for None; "wrong" without a score, with the function's fault as its reason.
 
-    Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
+    Exceptions of foreign code are caught, except MemoryError, which is a limit: the pool makes it "undecided".
     """
     try:
         value = value_of()
@@ -224,26 +224,27 @@ def outcome(value_of: Callable[[], Any], function: Any) -> Verdict:
         number = _number(value.reward if isinstance(value, Verdict) else value)
     except MemoryError:
         raise
-    except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
+    except BaseException as error:  # 10**400 is an OverflowError, and a class may define its __float__
         return Verdict("wrong", f"gave {shown(value):.80}, which is no number ({type(error).__name__})")
     return Verdict("right", why, number) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
 
 
 def _number(value: Any) -> float:
-    """A reward as a float. TypeError for text: float("1") is 1, but a function that returns text has not decided on a reward."""
+    """A reward as a float. Raises TypeError for text: float("1") is 1, but a function that returns text has not decided on a
+    reward."""
     if isinstance(value, str | bytes | bytearray):
         raise TypeError(f"{shown(value):.80} is text; return a number")
     return float(value)
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """" (line N)" of a file in which an exception was raised; "" where it was raised elsewhere."""
+    """" (line N)" of a file in which an exception was raised; "" if it was raised elsewhere."""
     lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
     return f" (line {lines[-1]})" if lines else ""
 
 
 def shown(value: Any, spelled: Callable[[Any], str] = repr) -> str:
-    """A value as text, also where its own repr raises."""
+    """A value as text, even if its repr raises an error."""
     try:
         return spelled(value)
     except BaseException:

@@ -1,16 +1,16 @@
-"""Knights and Knaves: who is a knight and who a knave, read from the conclusion of a completion.
+"""Knights and Knaves: who is a knight and who a knave, by the conclusion of a completion.
 
     CONCLUSION:
     (1) Zoey is a knave
     (2) Oliver is a knight
 
 "published" is the rule of Xie et al., On Memorization of Large Language Models in Logical Reasoning (arXiv 2410.23123):
-what follows the first "CONCLUSION:" must contain each person's identity as a phrase, no "if", and no item beyond the
-last person; without that word a text with all the item numbers is read whole. The phrases are searched for anywhere, so an
-answer that calls everybody both is right under it. "strict" asks for exactly one item a person behind the last
-"CONCLUSION:", which no contradiction passes: the rule to train with. Its items are (1), 1., or a list of bullets.
+the text after the first "CONCLUSION:" must contain each person's identity as a phrase, no "if", and no item beyond the last person;
+without that word a text with all the item numbers is read completely. The phrases may be anywhere, so an answer that calls
+everybody both is right under it. "strict" requires exactly one item per person after the last "CONCLUSION:", which no contradiction
+passes: the rule for training. Its items are (1), 1., or a list of bullets.
 
-Both read a text without its Markdown emphasis (**Zoey** is a *knave*); the published code does not take it off.
+Both read a text without its Markdown emphasis (**Zoey** is a *knave*); the published code does not remove it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sage_rlvr.verifiers.verdict import Verdict
 Rule = Literal["published", "strict"]
 HEADING = "CONCLUSION:"
 MAX_COMPLETION = 1_000_000  # characters that are read
-_NEXT_QUESTION = "### Question"  # a base model goes on with a question of its own
+_NEXT_QUESTION = "### Question"  # a base model continues with another question
 _ENDS = ("### Reason", "Let's think step by step again", "let's go back and check", "###")
 _ITEM = re.compile(r"\(([0-9]{1,2})\)\s*(\S[^()\n]*?) is a (knight|knave)\b")
 _NUMBERED = re.compile(r"^[ \t]*([0-9]{1,2})[.):][ \t]*(\S[^()\n]*?) is a (knight|knave)\b", re.MULTILINE)
 _BULLET = re.compile(r"^[ \t]*()[-+\u2022\u2013][ \t]*(\S[^()\n]*?) is a (knight|knave)\b", re.MULTILINE)
-_STAR = re.compile(r"^([ \t]*)\*(?=[ \t])", re.MULTILINE)  # a bullet, and no emphasis
+_STAR = re.compile(r"^([ \t]*)\*(?=[ \t])", re.MULTILINE)  # a bullet, not emphasis
 _EMPHASIS = re.compile(r"[*_`]+")
 
 
 def identity(name: str, knight: bool) -> str:
-    """The phrase that is looked for: "Zoey is a knave"."""
+    """The phrase that is searched for: "Zoey is a knave"."""
     return f"{name} is a {'knight' if knight else 'knave'}"
 
 
@@ -46,7 +46,7 @@ def conclusion(names: Sequence[str], solution: Sequence[bool]) -> str:
 
 
 def judge(names: Sequence[str], solution: Sequence[bool], completion: str, rule: Rule = "published") -> Verdict:
-    """Right iff the completion concludes that person i is a knight iff solution[i]. Never raises on a text.
+    """Right iff the completion concludes that person i is a knight iff solution[i]. Never raises an error on a text.
 
     Reasons. wrong: "no conclusion", "conditional", "more items than people", "identity", "items" (strict only).
     undecided: "not a text", "completion of more than N characters".
@@ -90,7 +90,7 @@ def _strict(names: Sequence[str], solution: Sequence[bool], text: str) -> Verdic
     if [(int(i), name) for i, name, _ in items] != wanted:
         return Verdict("wrong", "items")
     if text.count(" is a kn") != len(names):
-        return Verdict("wrong", "items")  # a second identity beside an item
+        return Verdict("wrong", "items")  # a second identity next to an item
     correct = all((kind == "knight") == solution[int(i) - 1] for i, _, kind in items)
     return Verdict("right", "right") if correct else Verdict("wrong", "identity")
 

@@ -1,23 +1,25 @@
-"""A pool of worker processes that can be killed: any verifier gets limits on time and memory, and a verdict always.
+"""A pool of worker processes that can be killed: any verifier gets limits on time and memory, and always a verdict.
 
 A worker is a new interpreter, never a fork (torch and its threads do not survive one) and never a re-import of the
-calling script (a script without `if __name__ == "__main__"` works). It runs one function, named in the order it gets,
-and talks JSON through its pipes, a line each way per job, so that nothing that comes back from it is executed. One thread
-per worker hands it the next job, and another thread kills those whose job takes too long. A killed or crashed worker is
-replaced for the next job.
+calling script (a script without `if __name__ == "__main__"` works). It runs one function, named in its first message, and exchanges
+JSON through its pipes, a line each way per job, so that nothing it returns is executed. One thread per worker hands it the next
+job, and another thread kills those whose job takes too long. A killed or crashed worker is replaced for the next job. Every frame
+has a random number that its answer must repeat, so that anything that the function, or a process that it forked, writes into the
+pipe is no answer: such a worker is killed. (A function could find the number in the memory of its process: this separates answers,
+and is no protection against code that wants to cheat.) A worker without a parent ends itself.
 
-Of `verify_math` only the algebra goes to a worker: the answer is cut out of the completion here, and verdicts are
-remembered by (answer, gold), so that a group of completions that agree costs one comparison.
+For `verify_math` only the algebra runs in a worker: this process cuts the answer out of the completion, and verdicts are cached by
+(answer, gold), so that a group of completions that agree costs one comparison. worker.py is the other end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import math
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
@@ -25,112 +27,60 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.verifiers.answers import PendingComparison, prepare
 from sage_rlvr.verifiers.verdict import Verdict
 
 MATH = "sage_rlvr.verifiers.math:verify_math"
-LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
-TICK = 0.05  # seconds between two looks at whose time is over
-STARTS = 3  # times that a worker may die or be late while it starts: another program may have had the memory, or the cores
+DIED = "worker died"
+LIMITS = ("took longer", "needed more", DIED)  # prefixes of reasons that are not about the answer
+STRANGE = f"{DIED}: something else wrote into its pipe"
+LONGEST_LINE = 1 << 16  # bytes of a worker's answer
+TICK = 0.05  # seconds between two checks of time limits
+STARTS = 3  # times that a worker may die or be late at its start: another program may have used the memory, or the cores
 PAUSE = 1.0  # seconds before the second start; twice as many before the third
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.pool import _serve; _serve()"
-# In another environment: this package comes from here, of the other packages only those that the environment lacks.
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.worker import serve; serve()"
+# In another environment: this package is imported from its source, and others only if the environment lacks them.
 _BOOT_THERE = (
     "import sys; sys.path.insert(0, sys.argv[1]); import sage_rlvr; sys.path.append(sys.path.pop(0)); "
-    "from sage_rlvr.verifiers.pool import _serve; _serve()"
+    "from sage_rlvr.verifiers.worker import serve; serve()"
 )
 
 
-def _write(stream: BinaryIO, value: Any) -> None:
-    stream.write(json.dumps(value).encode() + b"\n")  # ASCII: lone surrogates and line ends travel as escapes
+def _verdict_of(answer: Mapping[str, Any]) -> Verdict | None:
+    """The verdict in a worker's answer; None if it contains none, for example if the function's code wrote it."""
+    if not {"label", "reason", "score", "full"} <= set(answer) or not isinstance(answer["reason"], str):
+        return None
+    try:
+        return Verdict(answer["label"], answer["reason"], answer["score"])
+    except (DataError, TypeError):
+        return None
+
+
+def write_line(stream: BinaryIO, value: Any) -> None:
+    """Write a value as one line of JSON."""
+    stream.write(json.dumps(value).encode() + b"\n")  # ASCII: lone surrogates and line ends are sent as escapes
     stream.flush()
 
 
-def _read(stream: BinaryIO) -> Any:
-    return json.loads(stream.readline())  # ValueError where the line was cut, or the pipe closed
-
-
-# ---- in the worker
-
-
-def _limit_memory(memory_mb: int) -> None:
-    """Cap the address space of this process; a system without such a limit (Windows, macOS) is left as it is."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource  # Unix only
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = memory_mb << 20
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _peak_mb() -> float:
-    """The most address space this process has had, in MiB; 0 where the system does not say."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/self/status", encoding="ascii") as status:
-        return next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmPeak")), 0.0)
+def _waited(pid: int) -> float:
+    """Seconds that the main thread of a process was ready to compute but had no core, as on a busy machine; 0 if the system does
+    not report it."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat", encoding="ascii") as status:
+        return int(status.read().split()[1]) / 1e9
     return 0.0
-
-
-def _alarm(seconds: float) -> None:
-    """End this process after `seconds`, by the kernel, whatever it computes: for when its parent died; 0: never."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _answer(function: Callable[..., Verdict], job: dict[str, Any], memory_mb: int) -> dict[str, Any]:
-    """Label, reason, score, and "full": whether this worker must be replaced. Libraries hide a MemoryError; the peak betrays it."""
-    score, full = None, False
-    try:
-        verdict = function(*job["args"], **job["options"])
-        label, reason, score = verdict.label, verdict.reason, verdict.score
-    except MemoryError:
-        label, reason, full = "undecided", "", True
-    except (Exception, SystemExit) as error:
-        label, reason = "undecided", type(error).__name__
-    full = full or _peak_mb() > memory_mb / 2
-    if full and label != "right":
-        label, reason, score = "undecided", f"needed more than {memory_mb} MB", None
-    return {"label": label, "reason": reason[:200], "score": score, "full": full}
-
-
-def _serve() -> None:
-    """The worker's whole life: take the order, load the function, say so, answer jobs until the pipe closes."""
-    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):
-        os.dup2(null, standard)  # what a library prints must not reach the pipe
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError, ValueError):
-        order = _read(source)
-        module, _, name = order["function"].partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except Exception as error:
-            return _write(sink, {"failed": f"{type(error).__name__}: {error}"[:500], "why": str(error)[:500]})
-        _write(sink, {"ready": os.getpid()})
-        # after the import: a limit that the import meets would look like a package that is missing
-        _limit_memory(order["memory_mb"])
-        while True:
-            job = _read(source)
-            _alarm(order["seconds"] + 2)  # later than the parent's own limit, which names the reason; for a parent that died
-            answer = _answer(function, job, order["memory_mb"])
-            _alarm(0)
-            _write(sink, answer)
-
-
-# ---- in the caller
 
 
 @dataclass(eq=False)
 class _Job:
-    """What is to be judged, and the futures of all who wait for it. key: of a question that is remembered, else None."""
+    """A question, and the futures of all callers that wait for its verdict. key: the key of a cached question, else None."""
 
     key: Any
     args: Sequence[Any]
@@ -139,7 +89,8 @@ class _Job:
 
 
 class NotLoaded(ConfigError):
-    """A worker cannot load its function. The pool raises it; the audit of rewards reads `why`, the message of the error there."""
+    """An error of a worker that cannot load its function. The pool raises it; the audit of rewards reads `why`, the message of
+    the original error."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -147,22 +98,27 @@ class NotLoaded(ConfigError):
 
 
 class _Worker:
-    """A worker process as its thread sees it. due: when its time is over; late: whether it was killed for that."""
+    """A worker process as its thread sees it.
+
+    due: when its time is over
+    waited: seconds that it has waited for a core
+    late: whether it was killed for its time
+    strange: whether its pipe contained a line that answers no frame"""
 
     def __init__(self, python: str | None) -> None:
-        self.due, self.late = math.inf, False
+        self.due, self.waited, self.late, self.strange = math.inf, 0.0, False, False
         here = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         boot = (_BOOT, here) if python is None else (_BOOT_THERE, str(Path(__file__).parents[2]))
         self.process = subprocess.Popen(
             [python or sys.executable, "-c", *boot],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the caller
+            start_new_session=True,  # the caller handles Ctrl-C
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
 
     def kill(self) -> None:
-        """Kill the worker and the processes that its function started: those would hold the pipe open, and its reader waits."""
+        """Kill the worker and the processes that its function started: they would keep the pipe open, and its reader waiting."""
         with suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -170,27 +126,27 @@ class _Worker:
                 self.process.kill()
 
     def end(self) -> int:
-        """Kill, wait (no zombie stays), close the pipes; the exit status."""
+        """Kill, wait (no zombie remains), close the pipes; returns the exit status."""
         self.kill()
         status = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(OSError, ValueError):  # what was not yet written has no reader any more
+            with suppress(OSError, ValueError):  # unwritten data has no reader any more
                 pipe.close()  # type: ignore[union-attr]
         return status
 
 
 class _Crew:
-    """The threads, workers and remembered verdicts of a pool in one process.
+    """The threads, workers and cached verdicts of a pool in one process.
 
-    Holds no pool, so that a forgotten pool can be collected. kept: verdicts by (answer, gold), the longest unused forgotten
-    first; open: the jobs of those that are being decided, which others may join. What a limit decided is not kept: another
+    It has no reference to the pool, so that an unused pool can be collected. kept: verdicts by (answer, gold), the least recently
+    used removed first; open: the jobs of running comparisons, which others may join. Verdicts from a limit are not cached: another
     time the machine may be less busy.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.order = settings
         self.pid = os.getpid()
-        self.lock = threading.RLock()  # a pool may be collected, and closed, within
+        self.lock = threading.RLock()  # a pool may be collected, and closed, in this block
         self.closed = threading.Event()
         self.workers: set[_Worker] = set()
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -202,30 +158,43 @@ class _Crew:
             thread.start()
 
     def watch(self) -> None:
-        """Kill every worker whose time is over. Starting a timer per job would cost more than a short job."""
+        """Kill every worker whose time is over, not counting the time that it waited for a core. A timer per job would cost
+        more than a short job."""
         while not self.closed.wait(TICK):
             with self.lock:
                 for worker in self.workers:
+                    if worker.due > time.monotonic():
+                        continue
+                    before, worker.waited = worker.waited, _waited(worker.process.pid)
+                    worker.due += worker.waited - before
                     if worker.due <= time.monotonic():
                         worker.due, worker.late = math.inf, True
                         worker.kill()
 
-    def ask(self, worker: _Worker, frame: Any, seconds: float) -> Any | None:
-        """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
+    def ask(self, worker: _Worker, frame: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        """The answer to a frame, or None: there was none within `seconds` (`late`), or another (`strange`), or the worker died."""
+        nonce = secrets.token_hex(16)
         with self.lock:
-            # before the write, which blocks where the worker reads nothing: `watch` ends that too
-            worker.due, worker.late = time.monotonic() + seconds, False
+            # before the write, which blocks if the worker does not read: `watch` ends that too
+            worker.due, worker.late, worker.waited = time.monotonic() + seconds, False, _waited(worker.process.pid)
         try:
-            _write(worker.process.stdin, frame)  # type: ignore[arg-type]
-            return _read(worker.process.stdout)  # type: ignore[arg-type]
+            write_line(worker.process.stdin, frame | {"nonce": nonce})  # type: ignore[arg-type]
+            line = worker.process.stdout.readline(LONGEST_LINE)  # type: ignore[union-attr]
         except (OSError, ValueError):
             return None
         finally:
             with self.lock:
                 worker.due = math.inf
+        with suppress(ValueError):
+            answer = json.loads(line)
+            if isinstance(answer, dict) and answer.get("nonce") == nonce:
+                return answer
+        worker.strange = line != b"" and not worker.late
+        return None
 
     def hire(self) -> _Worker:
-        """A worker that is ready, of `STARTS` tries, each with twice the time of the one before. `ConfigError` when none starts."""
+        """A ready worker, after at most `STARTS` tries, each with twice the time of the previous one. Raises `ConfigError` when
+        none starts."""
         why = ""
         for turn in range(STARTS):
             self.closed.wait(PAUSE * turn)
@@ -236,7 +205,7 @@ class _Crew:
         raise ConfigError(f"a worker for {self.order['function']} did not start, {STARTS} times: {why}.")
 
     def start(self, seconds: float) -> _Worker | str:
-        """A worker that is ready, or why there is none this time. `ConfigError` when it cannot load its function."""
+        """A ready worker, or why there is none this time. Raises `ConfigError` when it cannot load its function."""
         with self.lock:
             self.refuse_if_closed()
             try:
@@ -244,7 +213,7 @@ class _Crew:
             except OSError as error:  # no memory or process number for a fork
                 return f"{error}; is memory short?"
             self.workers.add(worker)
-        answer = self.ask(worker, self.order, seconds)
+        answer = self.ask(worker, self.order | {"parent": os.getpid()}, seconds)
         if answer is not None and "ready" in answer:
             return worker
         status = self.dismiss(worker)
@@ -257,6 +226,8 @@ class _Crew:
             )
         if worker.late:
             return f"not ready within {seconds:g} s; if the machine is busy, give it time: Pool(start_seconds=...)"
+        if worker.strange:
+            return "something else wrote into its pipe; does the function's module write to file descriptors?"
         return f"exit status {status}" + ("; is memory short?" if status == -signal.SIGKILL else "")
 
     def refuse_if_closed(self) -> None:
@@ -265,7 +236,7 @@ class _Crew:
 
     def dismiss(self, worker: _Worker) -> int:
         with self.lock:
-            # Before the wait: afterwards the system may give the number to another process, and `watch` or `close` would kill that.
+            # Before the wait: later another process may have the number, and `watch` or `close` would kill it.
             self.workers.discard(worker)
         return worker.end()
 
@@ -275,18 +246,22 @@ class _Crew:
         for _ in range(2):
             worker = worker or self.hire()
             answer = self.ask(worker, {"args": job.args, "options": job.options}, self.order["seconds"])
-            if answer is not None and not answer["full"]:
-                return Verdict(answer["label"], answer["reason"], answer["score"]), worker
+            verdict = None if answer is None else _verdict_of(answer)
+            if verdict is not None and answer is not None and answer["full"] is False:
+                return verdict, worker
             status = self.dismiss(worker)
-            if answer is not None:
-                return Verdict(answer["label"], answer["reason"], answer["score"]), None
+            if verdict is not None:
+                return verdict, None
+            worker.strange = worker.strange or answer is not None  # an answer that is no verdict
             if worker.late:
                 return Verdict("undecided", f"took longer than {self.order['seconds']:g} s"), None
+            if worker.strange:
+                return Verdict("undecided", STRANGE), None
             worker = None
-        return Verdict("undecided", f"worker died twice, status {status}"), None
+        return Verdict("undecided", f"{DIED} twice, status {status}"), None
 
     def put(self, key: Any, args: Sequence[Any], options: dict[str, Any]) -> Future[Verdict]:
-        """The future of a verdict: one that is kept, that of a job which is there, or that of a new job."""
+        """The future of a verdict: a cached one, that of an open job, or that of a new job."""
         future: Future[Verdict] = Future()
         with self.lock:
             self.refuse_if_closed()
@@ -328,7 +303,7 @@ class _Crew:
             self.dismiss(worker)
 
     def done(self, job: _Job, verdict: Verdict | None) -> list[Future[Verdict]]:
-        """The futures that wait for the outcome of a job, which nobody joins any more; a verdict is kept."""
+        """The futures that wait for the outcome of a job, which no caller can join any more; a verdict is cached."""
         with self.lock:
             self.open.pop(job.key, None)
             if job.key is not None and verdict is not None and not verdict.reason.startswith(LIMITS):
@@ -338,8 +313,8 @@ class _Crew:
         return [future for future in job.futures if future.running() or future.set_running_or_notify_cancel()]
 
     def close(self) -> None:
-        """Cancel what waits, kill what runs, and come back when no child is left."""
-        if self.pid != os.getpid():  # a fork inherited this object, not its threads and children
+        """Cancel waiting jobs, kill running ones, and return when no child is left."""
+        if self.pid != os.getpid():  # a fork inherits this object, but not its threads and children
             return
         with self.lock:
             self.closed.set()
@@ -352,14 +327,14 @@ class _Crew:
                     future.cancel()
         for _ in self.threads:
             self.jobs.put(None)
-        if threading.current_thread() in self.threads:  # collected on one of them, which may hold what the others wait for
+        if threading.current_thread() in self.threads:  # collected on one of its threads: a deadlock else
             return
         for thread in self.threads:
             thread.join()
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -368,16 +343,17 @@ class Pool:
     """Worker processes for one verifier, for scripts, threads, asyncio and notebooks alike.
 
     workers        processes at most (default: the cores this process may use, at most 8); started with the first jobs
-    seconds        wall time a verification may take; then it is undecided, "took longer than N s"
+    seconds        time limit of a verification; then it is undecided, "took longer than N s". Time spent waiting for a core
+                   of a busy machine does not count (Linux)
     memory_mb      address space of a worker (Linux); beyond it "needed more than N MB"
-    function       "module:name" of a function that returns a `Verdict` and takes what JSON can carry
-    start_seconds  how long a worker may take to import its function; a second try has twice the time, a third four times
-    cache          verdicts of `verify_math` that are remembered; 0 for none. What is remembered changes no verdict
+    function       "module:name" of a function that returns a `Verdict` and takes JSON values
+    start_seconds  time limit for a worker to import its function; a second try has twice the time, a third four times
+    cache          number of cached verdicts of `verify_math`; 0 for none. The cache changes no verdict
     python         the interpreter of another environment, which has the function's packages; None for this one
 
     Every item gets a verdict, in the order of the items, whatever another item does. A pool is closed by `close`, at
     the end of a `with` block, when it is collected, or when the interpreter exits; a used pool opens again by itself
-    in a forked child. Pickling carries the settings alone. `ConfigError` when the function cannot be loaded.
+    in a forked child. Pickling includes only the settings. Raises `ConfigError` when the function cannot be loaded.
     """
 
     workers: int | None = None
@@ -409,7 +385,7 @@ class Pool:
         return Pool, tuple(self._settings.values())
 
     def _open(self) -> _Crew:
-        if self._crew is not None and self._crew.pid != os.getpid():  # forked: the lock may have been held elsewhere
+        if self._crew is not None and self._crew.pid != os.getpid():  # forked: another thread may have held the lock
             self._lock, self._crew = threading.Lock(), None
         with self._lock:
             if self._crew is None:
@@ -431,7 +407,7 @@ class Pool:
 
     @property
     def remembered(self) -> tuple[int, int]:
-        """(questions that needed algebra, those of them that a remembered or a running comparison answered)."""
+        """(questions that needed algebra, those of them that a cached or a running comparison answered)."""
         return (0, 0) if self._crew is None else (self._crew.asked, self._crew.recalled)
 
     def verify(self, items: Iterable[Sequence[Any]], **options: Any) -> list[Verdict]:
@@ -441,7 +417,7 @@ class Pool:
             return [future.result() for future in futures]
         finally:
             for future in futures:
-                future.cancel()  # only those that an interruption left
+                future.cancel()  # only those left by an interruption
 
     async def verify_async(self, items: Iterable[Sequence[Any]], **options: Any) -> list[Verdict]:
         """`verify` without blocking the event loop."""
@@ -449,7 +425,7 @@ class Pool:
         return list(await asyncio.gather(*futures))
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that are there now."""
+        """The process ids of the existing workers."""
         crew = self._crew
         if crew is None or crew.pid != os.getpid():
             return []
@@ -475,8 +451,8 @@ _SHARED = Pool()  # starts nothing before the first item
 
 
 def shared() -> Pool:
-    """The one pool of this process for mathematics, with the default limits (5 s, 1024 MB a worker)."""
+    """The one pool of this process for mathematics, with the default limits (5 s, 1024 MB per worker)."""
     return _SHARED
 
 
-__all__ = ["LIMITS", "MATH", "Pool", "cores", "shared"]
+__all__ = ["DIED", "LIMITS", "MATH", "Pool", "cores", "shared"]

@@ -1,20 +1,22 @@
-r"""What an answer is beside mathematics: clock times, dates, ratios, number bases, words, letters, lists. Text only.
+r"""Answers that are not mathematics: clock times, dates, ratios, number bases, words, letters, lists. Text only.
 
     based:     42_8               -> 34, 8
     clock:     3{:}30\text{ PM}   -> 15:30
     worded:    \text{an Ellipse}  -> ellipse
 
-Algebra knows none of these: math-verify multiplies the letters of a word. Each reader gives None for a text that is not
-of its kind. Units are in `sage_rlvr.verifiers.units`.
+Algebra knows none of these: math-verify multiplies the letters of a word. Each reader returns None for a text that is not of its
+kind. Units are in `sage_rlvr.verifiers.units`.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from sage_rlvr.verifiers.units import BASES, SPACE, TEXT, has_text, plain
+from sage_rlvr.verifiers.latex import SPACE, TEXT, has_text, plain
+from sage_rlvr.verifiers.units import BASES
 
 # ---- numbers in a base
 
@@ -24,7 +26,7 @@ _BASED = re.compile(
 
 
 def based(text: str) -> tuple[Fraction | None, int] | None:
-    """(value, base) of 42_8, 1A_{16}, 101_{two}; no value for 9_8; None for what is no numeral with a base."""
+    """(value, base) of 42_8, 1A_{16}, 101_{two}; no value for 9_8; None for any other text."""
     match = _BASED.fullmatch(SPACE.sub("", TEXT.sub(r"\1", text)))
     if match is None or not re.search(r"\d", match["digits"]):
         return None
@@ -51,8 +53,8 @@ _HALVES = {"noon": "pm", "midnight": "am", "o'clock": "", "morning": "am", "afte
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A time of day, which `clock` makes and `sage_rlvr.verifiers.math` compares: hour as written, seconds past it, and "am",
-    "pm" or ""."""
+    """A time of day, which `clock` makes and `sage_rlvr.verifiers.math` compares: the hour as written, the seconds after it, and
+    "am", "pm" or ""."""
 
     hour: int
     past: int
@@ -60,7 +62,7 @@ class Clock:
     colon: bool = field(default=True, compare=False)
 
     def same(self, other: Clock) -> bool:
-        """Whether both can be one time; one that leaves am and pm out, with an hour up to 12, is taken at its word."""
+        """Whether both can be one time; one without am and pm, with an hour up to 12, may be either."""
         left = other if self.half else self
         if bool(self.half) != bool(other.half) and 1 <= left.hour <= 12:
             return (self.hour % 12, self.past) == (other.hour % 12, other.past)
@@ -68,7 +70,7 @@ class Clock:
         return (mine, self.past) == (theirs, other.past)
 
     def ratio(self, other: Clock) -> bool:
-        """Whether both may be one ratio instead, as 10:24 and 5:12 are."""
+        """Whether both may be one ratio instead, like 10:24 and 5:12."""
         if self.half or other.half or self.past % 60 or other.past % 60 or not self.past * other.past:
             return False
         return self.hour * other.past == other.hour * self.past
@@ -88,9 +90,15 @@ def clock(text: str) -> Clock | None:
     return Clock(int(match["hour"]), past, half if int(match["hour"]) <= 12 else "", match["minute"] is not None)
 
 
+_TO_RATIO = re.compile(r"(?:\d+(?:[./]\d+)?|[a-z])(?: to (?:\d+(?:[./]\d+)?|[a-z]))+")
+
+
 def ratio(text: str) -> list[str] | None:
-    """The parts of a : b (: c); None for anything else."""
-    parts = split(plain(text).replace("{:}", ":").replace(r"\colon", ":"), {":"})
+    """The parts of a : b (: c) and of a to b (to c); None for anything else."""
+    written = plain(text)
+    if _TO_RATIO.fullmatch(written):
+        return written.split(" to ")
+    parts = split(written.replace("{:}", ":").replace(r"\colon", ":"), {":"})
     return parts if len(parts) > 1 and all(parts) and not re.search(r"[<>=]|\\[gln]e", text) else None
 
 
@@ -119,7 +127,7 @@ def date(text: str) -> tuple[int, tuple[int, ...]] | None:
 
 _WORDS = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*\.?(?:\s*[,;]?\s+[^\W\d_]+(?:['’\-][^\W\d_]+)*\.?)*[.!]?")
 _FREE = ("a", "an", "the", "it", "is", "answer")
-_SHORT = {"yes", "no", "odd", "tie", "red"}
+_SHORT = {"yes", "no", "odd", "tie", "red", "one", "two", "six", "ten"}
 _MATHEMATICAL = {"infinity", "infinite", "sqrt", "frac", "pi"}
 EMPTY = {"none", "no solution", "no solutions", "empty set", "no real solution", "no real solutions"}
 
@@ -127,6 +135,8 @@ EMPTY = {"none", "no solution", "no solutions", "empty set", "no real solution",
 def worded(text: str) -> str | None:
     """An answer in words, in small letters, without articles, the parts of a list in order; None for mathematics."""
     written = plain(text).replace('"', "").strip()
+    if written in ("DNE", "D.N.E."):
+        return "does not exist"
     if not _WORDS.fullmatch(written):
         return None
     words = [word.strip(".,;!").lower() for word in written.split()]
@@ -148,9 +158,25 @@ _LETTERS = re.compile(r"[A-Z]{2,12}")
 
 
 def letters(text: str) -> str | None:
-    """Capital letters that name points or an order: their order counts; None for anything else."""
+    """Capital letters that name points or an order: their order matters; None for anything else."""
     written = plain(text).replace(" ", "").rstrip(".")
     return written if _LETTERS.fullmatch(written) else None
+
+
+_PARTING = re.compile(r"[,;=:]|\band\b|\bor\b")
+_WORDED_PART = re.compile(r"[A-Za-z ]*[A-Za-z]{2}[A-Za-z ]*")
+
+
+def lettered(text: str) -> Counter[str]:
+    """The parts of an answer or of a list in brackets that consist only of letters, two or more of them joined: words, names, or
+    products of letters."""
+    parts = (part.strip() for part in _PARTING.split(plain(text).strip(r"()[]{}\ ")))
+    return Counter(part for part in parts if _WORDED_PART.fullmatch(part))
+
+
+def is_product(word: str) -> bool:
+    """Whether letters are small names of variables that are neighbors in the alphabet, as in ab, xyz, pq."""
+    return "".join(sorted(word)) in "abcd fgh jklmn pqrstuvwxyz"  # without e, i and o, which mostly belong to words
 
 
 _CHOICE = re.compile(
@@ -158,7 +184,7 @@ _CHOICE = re.compile(
     r"(?P<rest>[^\s+\-*/=^_(),\\].*|\\(?!cup|cap|cdot|times|[a-z]*eq).*)?",
     re.DOTALL,
 )
-_OTHERS = re.compile(  # (B) or (C) is no choice, and of A: 3, B: 4 none is chosen
+_OTHERS = re.compile(  # (B) or (C) is not a choice, and in A: 3, B: 4 none is chosen
     r"^(?:and|or)\b|\([A-J]\)|^[A-J][.)]?$|(?<![A-Za-z\\])[A-J]\s*[.:)](?=\s|$)|[,;]\s*[A-J]$"
 )
 _DENIED = re.compile(r"(?<![A-Za-z\\])(?:no|not|isn't|never|wrong|incorrect|false)(?![A-Za-z])", re.IGNORECASE)
@@ -166,13 +192,13 @@ _LETTER = re.compile(r"\(?([A-J])\)?[.:]?")
 
 
 def choice(text: str) -> tuple[str, str] | None:
-    """(letter, what stands behind it) of (B) 12 and B. 12; None for anything else, a letter alone included."""
+    """(letter, the text after it) of (B) 12 and B. 12; None for anything else, including a single letter."""
     match = _CHOICE.fullmatch(plain(text))
     return (match["letter"], match["rest"]) if match and match["rest"] and not _OTHERS.search(match["rest"]) else None
 
 
 def denied(text: str) -> bool:
-    """Whether what stands behind a choice may deny it: (A) is wrong; it may be the choice too: (A) No."""
+    """Whether the text after a choice may deny it: (A) is wrong; it may be the choice too: (A) No."""
     match = _CHOICE.fullmatch(plain(text))
     return match is not None and _DENIED.search(match["rest"] or "") is not None
 
@@ -201,11 +227,11 @@ def joined(text: str) -> set[str]:
 
 
 def split(text: str, marks: set[str]) -> list[str]:
-    """A text parted at marks that stand in no bracket; commands and escapes count as one character."""
+    """A text split at marks outside brackets; commands and escapes count as one character."""
     parts, depth = [""], 0
     for piece in re.findall(r"\\[a-zA-Z]+|\\.|.", text, re.DOTALL):
         depth -= piece in (")", "]", "}", r"\}")
-        # not == 0: a bracket that nothing opened, as in 2], 3, must not hide the marks behind it
+        # not == 0: an unopened closing bracket, as in 2], 3, must not hide the marks after it
         if piece in marks and depth <= 0:
             parts.append("")
         else:
@@ -220,7 +246,7 @@ def _parted_words(match: re.Match[str]) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """The parts of an answer that lists several, parted by commas, semicolons, "and" and "or" outside of brackets."""
+    """The parts of an answer that lists several, separated by commas, semicolons, "and" and "or" outside of brackets."""
     text = TEXT.sub(_parted_words, text)
     text = re.sub(r"(?<![A-Za-z\\{])\b(?:and|or(?!\s+so\b))\b(?![A-Za-z}])", ";", text)
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,000 is one number
@@ -228,6 +254,6 @@ def listed(text: str) -> list[str]:
 
 
 __all__ = [
-    "EMPTY", "Clock", "based", "choice", "clock", "date", "denied", "infinity", "joined", "letter", "letters", "listed", "ratio",
-    "split", "worded",
+    "EMPTY", "Clock", "based", "choice", "clock", "date", "denied", "infinity", "is_product", "joined", "letter", "lettered",
+    "letters", "listed", "plain", "ratio", "split", "worded",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-r"""Why completions earn nothing: the fractions without an answer, cut and undecided, and where the answers are instead.
+r"""Reasons why completions get no reward: the fractions without an answer, truncated and undecided, and other places of answers.
 
     verdicts, which were cut  -> Reasons      counts and fractions, for metrics and tables
     texts without an answer   -> Elsewhere    the place (boxed, tag, stated, last_number) at which most of them have one
     both                      -> problems     [(kind, sentence)] of each fraction above a half, with the next step
 
-Training on all engines, evaluation, reports and audits take their counts and sentences from here.
+Training on all engines, evaluation, reports and audits use these counts and sentences.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from sage_rlvr.errors import UNJUDGED
-from sage_rlvr.verifiers.answers import bare, extract
+from sage_rlvr.errors import CUT_OFF, UNJUDGED
+from sage_rlvr.verifiers.answers import AnswerReading, bare, extract
 from sage_rlvr.verifiers.verdict import Verdict
 
 HALF = 0.5
-LOOKED = 200  # texts at most that are searched at other places
+LOOKED = 200  # largest number of texts that are searched at other places
 SHOWN = 3  # reasons that a sentence names
 NO_ANSWER, CUT, UNDECIDED = "no answer", "cut", "undecided"  # kinds of warnings in run.json
 TAGS = ("SOLUTION", "answer", "solution", "final_answer", "result")
@@ -36,27 +36,27 @@ Warn = Callable[[str, int, str], None]
 
 
 def location_in_words(answer_in: str, tag: str) -> str:
-    """A place of answers as messages name it."""
+    """A place of answers in the words of messages."""
     words = {"boxed": r"in \boxed{}", "tag": f"in <{tag}>", "stated": 'behind "Answer:"', "last_number": "as the last number"}
     return words.get(answer_in, answer_in)
 
 
 @dataclass(frozen=True)
 class Reasons:
-    """Completions by verdict, reason and end. Training, evaluation and audits make it of verdicts, results of stored counts;
-    metrics, tables and warnings are read from it. A cut completion has a verdict too, most often "no answer"."""
+    """Completions by verdict, reason and end. Training, evaluation and audits make it from verdicts, results from stored counts;
+    metrics, tables and warnings read it. A truncated completion has a verdict too, most often "no answer"."""
 
     counted: ReasonCounts
 
     @classmethod
     def of(cls, verdicts: Sequence[Any], cut: Sequence[bool | None] | None = None) -> Reasons:
-        """verdicts: with label and reason. cut: which completions met the length limit; None where that is not known."""
+        """verdicts: with label and reason. cut: which completions met the length limit; None if that is not known."""
         ends = [None] * len(verdicts) if cut is None else cut
         return cls(Counter((one.label, one.reason, end) for one, end in zip(verdicts, ends, strict=True)))
 
     @classmethod
     def sum(cls, parts: Iterable[Reasons]) -> Reasons:
-        """Of several sets of completions together."""
+        """Join the counts of several sets of completions."""
         total: Counter[tuple[str, str, bool | None]] = Counter()
         for part in parts:
             total.update(part.counted)
@@ -69,36 +69,36 @@ class Reasons:
 
     @property
     def unanswered(self) -> int:
-        """Those with nothing where the answer is read."""
+        """Completions without text at the place of the answer."""
         return sum(self._unanswered.values())
 
     @property
     def undecided(self) -> int:
-        """Those that are neither right nor wrong."""
+        """Completions that are neither right nor wrong."""
         return sum(self._undecided.values())
 
     @property
     def cut(self) -> int:
-        """Those that met the length limit."""
+        """Completions that met the length limit."""
         return sum(n for (*_, end), n in self.counted.items() if end)
 
     @property
     def ends(self) -> int:
-        """Those of which it is known how they ended."""
+        """Completions with a known end."""
         return sum(n for (*_, end), n in self.counted.items() if end is not None)
 
     @property
     def cut_frac(self) -> float | None:
-        """Of those of which it is known; None where it is known of none."""
+        """The fraction that was truncated, among completions with a known end; None if there are none."""
         return self.cut / self.ends if self.ends else None
 
     def metrics(self) -> dict[str, float]:
-        """The two fractions that are metrics of training; `completions/unfinished_frac` is the engines' own."""
+        """The two fractions that are metrics of training; engines report `completions/unfinished_frac` themselves."""
         total = max(self.total, 1)
         return {"verifier/no_answer_frac": self.unanswered / total, "verifier/undecided_frac": self.undecided / total}
 
     def fractions(self) -> dict[str, float | None]:
-        """All three, for tables."""
+        """All three fractions, for tables."""
         metrics = self.metrics()
         return {
             "no_answer_frac": metrics["verifier/no_answer_frac"],
@@ -108,12 +108,12 @@ class Reasons:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is above a half: of `UNDECIDED`, `CUT`, `NO_ANSWER`."""
+        """The kinds above a half: among `UNDECIDED`, `CUT`, `NO_ANSWER`."""
         parts = {UNDECIDED: (self.undecided, self.total), CUT: (self.cut, self.ends), NO_ANSWER: (self.unanswered, self.total)}
         return tuple(kind for kind, (many, of) in parts.items() if many > HALF * of)
 
     def often(self, kind: str) -> str:
-        """The most frequent reasons of `NO_ANSWER` or `UNDECIDED`, in brackets; "" where there are none, or only that one word."""
+        """The most frequent reasons of `NO_ANSWER` or `UNDECIDED`, in brackets; "" if there are none, or only that one word."""
         reasons = self._undecided if kind == UNDECIDED else self._unanswered
         return f" ({_most(reasons)})" if set(reasons) - {kind} else ""
 
@@ -125,8 +125,8 @@ class Reasons:
         limit: str = "max_new_tokens",
         kinds: Sequence[str] | None = None,
     ) -> list[tuple[str, str]]:
-        """A sentence for each fraction above a half. location: where answers are read, in words; search: looks at other places, and
-        is called where a sentence needs it; limit: the setting of the length limit; kinds: those wanted, default `kinds`."""
+        """A sentence for each fraction above a half. location: where answers are read, in words; search: searches other places,
+        and is called if a sentence needs it; limit: the setting of the length limit; kinds: the requested ones, default `kinds`."""
         sentences = {
             UNDECIDED: self._about_undecided,
             CUT: lambda: self._about_cut(limit),
@@ -142,7 +142,7 @@ class Reasons:
         )
 
     def _about_cut(self, limit: str) -> str:
-        return f"{_of(self.cut, self.ends)} completions were cut at the length limit, before they ended: raise {limit}"
+        return CUT_OFF.format(cut=self.cut, ends=self.ends, limit=limit)
 
     def _about_none(self, location: str, search: Callable[[], Elsewhere | None]) -> str:
         at_place = set(self._unanswered) <= {"no answer", "answer cut off"}
@@ -192,7 +192,7 @@ def _most(reasons: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What `looked` texts without an answer have at the place where most have a right one; `right` is None without golds.
+    """The answers of `looked` texts at the place at which most have a right one; `right` is None without golds.
     `elsewhere` makes it; `Reasons.problems` ends its sentence with it."""
 
     looked: int
@@ -202,7 +202,7 @@ class Elsewhere:
     right: int | None
 
     def words(self, location: str = "") -> str:
-        """What was found there, and the next step."""
+        """A sentence: how many were found at that place, and the next step."""
         where = location_in_words(self.answer_in, self.tag)
         message = f"of {self.looked:,} such texts {self.answers:,} have one {where}"
         ask = f"ask for it {location}" if location else "ask for it at the place that is read"
@@ -210,23 +210,24 @@ class Elsewhere:
             return f"{message}, none of them right. {_LEARN}"
         message += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
         read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
-        forms = {"boxed": "boxed", "tag": "sage" if self.tag == "SOLUTION" else "as_is"}  # a format requests the place that is read
+        forms = {"boxed": "boxed", "tag": "sage" if self.tag == "SOLUTION" else "as_is"}  # a format names its place
         read += f", with prompt: {forms[self.answer_in]}" if self.answer_in in forms else ""
         keys = "keys of task or data in a recipe; MathReward(answer_in=...)"
         return f"{message}: set {read} ({keys}), or {ask}"
 
 
 def elsewhere(texts: Sequence[str], judge: JudgeElsewhere | None = None) -> Elsewhere | None:
-    """Where the first `LOOKED` of these texts have an answer; None where they have none at any place.
+    """The place at which the first `LOOKED` of these texts have an answer; None if they have none at any place.
 
-    texts: of whole completions without an answer at their own place, which therefore never is the result. judge: gives the
+    texts: complete texts of completions without an answer at the task's place, which therefore is never the result. judge: returns
+        the
     verdicts at another place; None without golds.
     """
     texts = texts[:LOOKED]
     candidates = []
     for answer_in, tag in PLACES:
         reading = {"answer_in": answer_in, "tag": tag or "SOLUTION", "closed": True}
-        have = [i for i, text in enumerate(texts) if bare(extract(text, **reading)[0] or "")]
+        have = [i for i, text in enumerate(texts) if bare(extract(text, AnswerReading(**reading))[0] or "")]
         if have:
             right = None if judge is None else sum(one.right for one in judge(have, reading))
             candidates.append(Elsewhere(looked=len(texts), answer_in=answer_in, tag=tag, answers=len(have), right=right))
@@ -238,16 +239,16 @@ def elsewhere(texts: Sequence[str], judge: JudgeElsewhere | None = None) -> Else
 
 
 def warned(kind: str, step: int, message: str) -> None:
-    """A UserWarning only, where there is no run directory to keep it."""
+    """Issue only a UserWarning, if no run directory stores it."""
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
 @dataclass
 class ReasonWatch:
-    """Warns at the first step at which more than half of the completions are undecided, cut or without an answer, once of a kind.
-    Each engine makes one per run; its loop, or the reward (`log_reasons`), shows it the verdicts of every step.
+    """Warns at the first step at which more than half of the completions are undecided, truncated or without an answer, once per
+    kind. Each engine makes one per run; its loop, or the reward (`log_reasons`), passes it the verdicts of every step.
 
-    tell: see `Warn`. ends: tokens that end a completion, where the watch has to know. limit: the setting of the length limit.
+    tell: see `Warn`. ends: tokens that end a completion, if the watch needs them. limit: the setting of the length limit.
     """
 
     tell: Warn = warned
@@ -258,7 +259,7 @@ class ReasonWatch:
     def see(
         self, step: int, reasons: Reasons, location: str = "", search: Callable[[], Elsewhere | None] = lambda: None
     ) -> None:
-        """The completions of step `step`, from 0."""
+        """Record the completions of step `step`, from 0."""
         kinds = [kind for kind in reasons.kinds if kind not in self.warned_of]
         self.warned_of.update(kinds)
         for kind, sentence in reasons.problems(location=location, search=search, limit=self.limit, kinds=kinds):
@@ -266,12 +267,12 @@ class ReasonWatch:
 
 
 _WATCH: ContextVar[ReasonWatch] = ContextVar("watch")
-_PROCESS = ReasonWatch(limit="max_completion_length")  # of trainers that set none, as a plain GRPOTrainer
+_PROCESS = ReasonWatch(limit="max_completion_length")  # for trainers that set none, such as a plain GRPOTrainer
 
 
 @contextmanager
 def watching(watch: ReasonWatch) -> Iterator[None]:
-    """Rewards that are computed in here show their verdicts to this watch; elsewhere to one of the process."""
+    """Context in which rewards report their verdicts to this watch; outside they report to one of the process."""
     token = _WATCH.set(watch)
     try:
         yield

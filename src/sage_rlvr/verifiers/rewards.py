@@ -1,8 +1,8 @@
 """Verdicts as rewards: r = 1 for right, 0 for wrong, None for undecided, in the signature of a TRL reward function.
 
 `GRPOTrainer(reward_funcs=math_reward, ...)` wants a data set with one column `answer`, `solution` or `ground_truth`.
-TRL takes None for "no reward from this function" (since 1.16, a completion with no reward at all is left out of its
-group; before, it counted as 0). Nothing here imports TRL.
+In TRL None means "no reward from this function" (since 1.16, a completion with no reward at all is left out of its
+group; before, it counted as 0). This module does not import TRL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verifiers.answers import AnswerPlace, bare, extract, span_of, spelling
+from sage_rlvr.verifiers.answers import AnswerPlace, AnswerReading, bare, extract, reading_options, span_of, spelling
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, location_in_words, watch_here
@@ -25,7 +25,7 @@ REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}
 def text_of(completion: Any) -> str:
     """The text of a completion: a string, or the assistant's last message of a conversation, its text parts joined.
 
-    A conversation that ends with a tool's or a user's message has no answer: what they wrote is not the policy's.
+    A conversation that ends with a tool's or a user's message has no answer: that message is not the policy's.
     """
     if isinstance(completion, str):
         return completion
@@ -38,10 +38,10 @@ def text_of(completion: Any) -> str:
 
 
 def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[str | None]:
-    """The gold of each completion from the data set's columns; None where a row has none.
+    """The gold of each completion from the data set's columns; None if a row has none.
 
-    Golds are read as `sage_rlvr.verifiers.golds` says. `DataError` unless exactly one accepted column is there (or `column` names
-    one) with one gold per row.
+    Golds are read as `sage_rlvr.verifiers.golds` describes. Raises `DataError` unless exactly one accepted column exists (or
+    `column` names one) with one gold per row.
     """
     present = [name for name in ((column,) if column else COLUMNS) if columns.get(name) is not None]
     if len(present) != 1:
@@ -63,8 +63,8 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
 
 
 def answered(text: str, reading: Mapping[str, Any]) -> str | None:
-    """What a completion answers at a place, in the spelling by which answers are counted."""
-    answer, _ = extract(text, **reading)
+    """The answer of a completion at a place, in the canonical form in which answers are counted."""
+    answer, _ = extract(text, AnswerReading(**reading))
     return None if answer is None or not bare(answer) else spelling(bare(answer))
 
 
@@ -73,9 +73,10 @@ class MathReward:
     r"""A reward function for mathematics: callable, picklable, safe in threads, asyncio and Ray actors. Users and runs on TRL make
     it; TRL's trainers call it.
 
-    answer_in, tag, closed  where the answer must stand, as in `verify_math`
+    answer_in, tag, closed  the place of the answer, as in `verify_math`
+    thinking, in_thinking   the tag of the thinking, after which answers are read, and whether the prompt opens it
     column                  the column of golds, when the data set has more than one of answer, solution, ground_truth
-    pool                    limits of its own; default: the one pool of this process (5 s, 1024 MB)
+    pool                    a pool with other limits; default: the one pool of this process (5 s, 1024 MB)
     """
 
     answer_in: AnswerPlace = "boxed"
@@ -83,10 +84,17 @@ class MathReward:
     closed: bool = True
     column: str | None = None
     pool: Pool | None = None
+    thinking: str = "think"
+    in_thinking: bool = False
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options of `verify_math` for the place of the answer."""
+        return reading_options(self)
 
     @property
     def __name__(self) -> str:
-        """What TRL calls the reward in its metrics."""
+        """The name of the reward in TRL's metrics."""
         return "math_reward"
 
     def _call(
@@ -94,21 +102,21 @@ class MathReward:
     ) -> tuple[list[tuple[str, str]], dict[str, Any]]:
         golds = golds_of(columns, self.column, len(completions))
         items = [(text_of(completion), gold or "") for completion, gold in zip(completions, golds, strict=True)]
-        return items, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
+        return items, self.reading
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
-        """What a completion answers, in its canonical spelling; for methods that compare answers."""
-        return answered(text, {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed})
+        """The answer of a completion, in canonical form; for methods that compare answers."""
+        return answered(text, self.reading)
 
     def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
-        """A row's gold, and where a completion's own answer stands; for rewards without a verifier. DataError without a gold."""
+        """A row's gold, and the place of a completion's answer; for rewards without a verifier. Raises DataError without a gold."""
         (gold,) = golds_of({name: [value] for name, value in row.items()}, self.column, 1)
         if not gold:
             raise DataError(f"a row without a gold answer (columns {sorted(row)}): the reward is the policy's probability of it.")
-        return gold, span_of(text, answer_in=self.answer_in, tag=self.tag, closed=self.closed)[0]
+        return gold, span_of(text, AnswerReading(**self.reading))[0]
 
     def verdicts(self, completions: Sequence[Any], **columns: Any) -> list[Verdict]:
-        """The verdicts behind the rewards, with their reasons."""
+        """The verdicts that give the rewards, with their reasons."""
         items, options = self._call(completions, columns)
         return (self.pool or shared()).verify(items, **options)
 
@@ -118,7 +126,7 @@ class MathReward:
         return self._rewards(await (self.pool or shared()).verify_async(items, **options), items, columns)
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """1.0, 0.0 or None per completion (strings or conversations); golds from the one column that is there."""
+        """1.0, 0.0 or None per completion (strings or conversations); golds from the only accepted column."""
         items, options = self._call(completions, columns)
         return self._rewards((self.pool or shared()).verify(items, **options), items, columns)
 
@@ -141,7 +149,7 @@ def log_reasons(
     search: Callable[[], Elsewhere | None] = lambda: None,
     cut: Sequence[bool] | None = None,
 ) -> None:
-    """The fractions without an answer and undecided go to TRL's `log_metric`, where the trainer passes it among the columns, and
+    """Report the fractions without an answer and undecided to TRL's `log_metric`, if the trainer passes it among the columns, and
     the completions to the watch of this context, which warns. location, search: of `Reasons.problems`; cut: which met the length
     limit.
     """
@@ -153,7 +161,7 @@ def log_reasons(
     if callable(log) and verdicts:
         for name, fraction in reasons.metrics().items():
             log(name, fraction)
-    if (state := columns.get("trainer_state")) is not None:  # a trainer's, and no call of one's own
+    if (state := columns.get("trainer_state")) is not None:  # from a trainer, not from a direct call
         watch.see(state.global_step, reasons, location, search)
 
 

@@ -1,9 +1,9 @@
-"""Unit tests of a program that nobody trusts: right where every call gives what it should.
+"""Unit tests of an untrusted program: right if every call returns the expected value.
 
-    pool worker -> `sandbox_child.py`, a process per program that can only compute -> what the calls gave -> compared here
+    pool worker -> `sandbox_child.py`, a process per program that only computes -> results -> comparison in the worker
 
-The program never meets the values that are wanted. Where the system cannot confine a program nothing is run: `require_sandbox`
-refuses it, and a verdict is undecided.
+The program never sees the expected values. If the system cannot confine a program nothing is run: `require_sandbox` raises an
+error, and a verdict is undecided.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ PROGRAMS = "sage_rlvr.verifiers.sandbox:judge"
 """The function of a `Pool` that judges programs: `Pool(function=PROGRAMS)`."""
 SECONDS, MEMORY_MB = 1.0, 256
 TRIAL = {"source": "def f(x):\n    return x + 1", "entry": "f", "inputs": [[1]], "seconds": 5.0, "memory_mb": MEMORY_MB}
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object: another one in every process
-Test = Sequence[Any]  # (arguments, repr of the value that is wanted)
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # address of an object: another one in every process
+Test = Sequence[Any]  # (arguments, repr of the expected value)
 
 
 class Sandbox:
-    """The process that programs are forked from, started with the first of them. Threads take turns; a fork starts its own. Each
-    process has one, which `judge` and `missing` ask."""
+    """The process from which programs are forked, started with the first of them. Threads take turns; a fork starts another.
+    Each process has one, which `judge` and `missing` use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._owner = threading.RLock(), os.getpid()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """{"calls": ...}, {"ended": why it has no answer}, or {"open": why nothing is known of it}; see `sandbox_child`."""
-        if self._owner != os.getpid():  # pipes that the parent talks through, and a lock that one of its threads may hold
+        """{"calls": ...}, {"ended": why it has no answer}, or {"open": why the result is unknown}; see `sandbox_child`."""
+        if self._owner != os.getpid():  # pipes of the parent, and a lock that one of its threads may hold
             self._process, self._lock, self._owner = None, threading.RLock(), os.getpid()
         line = json.dumps(job).encode() + b"\n"
         with self._lock:
-            for _ in range(2):  # a process that was killed has one successor
+            for _ in range(2):  # a killed process has one successor
                 try:
                     return self._answer(self._process or self._start(), line)
                 except (OSError, ValueError):
                     self.close()
-                except BaseException:  # interrupted: the answer that comes yet is no other job's
+                except BaseException:  # interrupted: a late answer must not answer another job
                     self.close()
                     raise
         return {"open": "the process that forks programs died twice; is memory short?"}
@@ -65,7 +65,7 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 before the first job."""
+        """Id of the process; 0 before the first job."""
         return 0 if self._process is None else self._process.pid
 
     @staticmethod
@@ -76,7 +76,7 @@ class Sandbox:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": "0"},  # the order of a set is no chance; -I would not read it
+            env={"PYTHONHASHSEED": "0"},  # the order of a set must not be random; -I would ignore the variable
             start_new_session=True,
         )
 
@@ -92,7 +92,7 @@ _OWN = Sandbox()
 
 
 def missing() -> str:
-    """Why a program cannot be confined on this system; empty where it can. A trial program is run to find out."""
+    """Why a program cannot be confined on this system; empty if it can. A trial program is run to find out."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"{sys.platform} on {platform.machine()}: seccomp is for Linux on {' or '.join(MACHINES)}"
     trial = _OWN.ask(TRIAL)
@@ -100,7 +100,7 @@ def missing() -> str:
 
 
 def require_sandbox() -> None:
-    """ConfigError where programs cannot be confined here: nothing of theirs is ever run without."""
+    """Raise ConfigError if programs cannot be confined on this system: they are never run without."""
     if why := missing():
         raise ConfigError(
             f"programs are run confined or not at all, and this system cannot confine one: {why}; take a Linux with seccomp"
@@ -115,10 +115,10 @@ def judge(
     memory_mb: int = MEMORY_MB,
     box: Sandbox | None = None,
 ) -> Verdict:
-    """Right where `entry(*arguments)` has the wanted repr in every test (arguments, repr); else the first that fails, in words.
+    """Right if `entry(*arguments)` has the expected repr in every test (arguments, repr); otherwise the first failure, in words.
 
-    seconds, memory_mb: of the whole program. box: the process to fork from, of this process by itself. Undecided where a program
-    could not be confined, and so was not run, or where its process stood still (a stopped or crowded machine).
+    seconds, memory_mb: limits of the full program. box: the process to fork from, by default that of this process. Undecided if a
+        program could not be confined, and so was not run, or if its process could not run (a stopped or crowded machine).
     """
     inputs = [list(arguments) for arguments, _ in tests]
     job = {"source": source, "entry": entry, "inputs": inputs, "seconds": seconds, "memory_mb": memory_mb}
@@ -132,7 +132,7 @@ def judge(
 
 
 def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
-    """The verdict on what the calls of a program gave. Its words are data: of another shape they are wrong."""
+    """The verdict on the results of a program's calls. They are data: results of another shape are wrong."""
     if not isinstance(calls, list) or not all(isinstance(call, list) and len(call) in (2, 3) for call in calls):
         return Verdict("wrong", "said nothing that can be read")
     if len(calls) != len(tests):
@@ -147,7 +147,7 @@ def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
 
 
 def described(call: list[Any]) -> str:
-    """What a call did, in words: "gave 3", "raised IndexError: list index out of range in line 2"."""
+    """Describe the result of a call in words: "gave 3", "raised IndexError: list index out of range in line 2"."""
     text = ADDRESS.sub(" at 0x...", str(call[1])[:LONG])
     if call[0] == "value":
         return f"gave {text}"

@@ -1,15 +1,15 @@
-"""Programs that nobody trusts, each in a process that can compute and do nothing else: `python -s -P -S sandbox_child.py`.
+"""Untrusted programs, each in a process that can only compute: `python -s -P -S sandbox_child.py`.
 
     worker -> this process -> a fork that reads one job (a line, JSON) -> a fork of it, confined -> its answer -> a line back
 
-The fork may use its memory, read clocks and write to one pipe. A seccomp filter lets through the system calls of `ALLOWED` and
-answers EPERM to all others, so that no file is opened, no socket, process or thread made, nobody signaled, and no limit raised; a
-scratch folder is not given. Where the kernel has Landlock, a ruleset without any right stands behind it. Time, memory and what is
-said are bounded, and the fork dies with this process. What a call should have given never comes here: who asks compares, so a
-program that lies has to know the right value. Nor does this process ever hold a job or an answer, so that nothing of an earlier
+The fork may use its memory, read clocks and write to one pipe. A seccomp filter allows the system calls of `ALLOWED` and returns
+EPERM for all others, so that no file is opened, no socket, process or thread created, no signal sent, and no limit raised; there is
+no scratch folder. If the kernel has Landlock, a ruleset without any right is added. Time, memory and output are bounded, and the
+fork dies with this process. The expected result of a call is never sent to this process: the caller compares, so a program that
+lies has to know the right value. Nor does this process ever have a job or an answer in memory, so that no data of an earlier
 program is in the memory that a later one starts with.
 
-Standard library alone, since it runs without the package and without site-packages.
+Only the standard library, because it runs without the package and without site-packages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import sys
 import time
 import traceback
 
-# What programs may import: it is loaded before the fork, which can open no file.
+# Modules that programs may import: loaded before the fork, which can open no file.
 LOADED = (
     "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
     "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "textwrap", "typing",
 )  # fmt: skip
-# Names of calls -> their numbers on x86_64 and aarch64 (None: it has none).
+# Names of calls -> their numbers on x86_64 and aarch64 (None: missing).
 ALLOWED: dict[str, tuple[int, int | None]] = {
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222),
     "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
@@ -51,11 +51,11 @@ NO_NEW_PRIVILEGES, SECCOMP, DIE_WITH_PARENT, FILTER = 38, 22, 1, 2
 LANDLOCK = (444, 446)  # create_ruleset, restrict_self: the same numbers on both machines
 CONFINED, OPEN = b"=", b"!"  # the first byte of an answer: the fork was confined, or why it was not
 STILL = "stood still"
-GRACE, TICK = 5, 0.05  # times its limit that a process may stand still, and seconds between two looks
-SAID = 1 << 16  # bytes that a program may say
+GRACE, TICK = 5, 0.05  # multiple of its limit that a process may be stalled, and seconds between two checks
+SAID = 1 << 16  # bytes of a program's output
 LIBC = ctypes.CDLL(None, use_errno=True)
-LONG = 400  # characters of a message that are kept
-END = 3  # the status of a fork that found no job: who asks is gone
+LONG = 400  # characters of a message that are stored
+END = 3  # the status of a fork that found no job: the caller is gone
 
 
 def seccomp_filter(machine: str) -> bytes:
@@ -63,13 +63,13 @@ def seccomp_filter(machine: str) -> bytes:
     column, name = MACHINES[machine]
     numbers = [pair[column] for pair in ALLOWED.values() if pair[column] is not None]
     rows = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, name), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
-    rows += [(EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # to the ALLOW behind the REFUSE
+    rows += [(EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # to the ALLOW after the REFUSE
     return b"".join(struct.pack("HBBI", *row) for row in [*rows, (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
 
 
 def confine(seconds: float, memory_mb: int) -> None:
-    """Limits, Landlock where there is one, then the filter, which cannot be taken off. OSError where the kernel refuses it."""
-    whole = math.ceil(seconds) + 1  # behind the clock of who waits, which says "took longer"
+    """Set limits, Landlock if there is one, then the filter, which cannot be removed. Raises OSError if the kernel refuses it."""
+    whole = math.ceil(seconds) + 1  # later than the clock of the caller, which reports "took longer"
     limits = {"CPU": whole, "AS": memory_mb << 20, "FSIZE": 0, "CORE": 0, "NOFILE": 8, "NPROC": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
@@ -80,7 +80,7 @@ def confine(seconds: float, memory_mb: int) -> None:
             raise OSError(ctypes.get_errno(), f"prctl {words[0]}: {os.strerror(ctypes.get_errno())}")
 
     control(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    handled = struct.pack("QQ", (1 << 13) - 1, 0)  # all rights to files of its first version, and none is given
+    handled = struct.pack("QQ", (1 << 13) - 1, 0)  # all rights to files of its first version, none of which is granted
     rules = libc.syscall(LANDLOCK[0], handled, 8, 0)
     if rules >= 0:
         libc.syscall(LANDLOCK[1], rules, 0)
@@ -91,7 +91,7 @@ def confine(seconds: float, memory_mb: int) -> None:
 
 
 def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[object]]:
-    """Of each call ["value", repr] or ["fault", message, line of the program or 0]; one fault alone where the program fails."""
+    """["value", repr] or ["fault", message, line of the program or 0] for each call; only one fault if the program fails."""
     scope: dict[str, object] = {"__name__": "program"}
     try:
         exec(compile(source, "program", "exec"), scope)
@@ -108,21 +108,21 @@ def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[obje
 
 
 def fault(error: BaseException) -> list[object]:
-    """["fault", message, line of the program where it was raised, or 0], the message cut at `LONG` characters."""
+    """["fault", message, line of the program where it was raised, or 0], the message truncated at `LONG` characters."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "program"]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
     return ["fault", f"{type(error).__name__}: {error}"[:LONG], line]
 
 
 def die_with(parent: int) -> None:
-    """End this fork when its parent ends, or now where it has."""
+    """End this fork when its parent ends, or now if it has ended."""
     LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(70)
 
 
 def run(job: dict[str, object], sink: int, parent: int) -> None:
-    """In the fork: confined, then the program. Comes never back."""
+    """Run the program in the fork, confined. Never returns."""
     code = 70
     try:
         die_with(parent)
@@ -134,23 +134,23 @@ def run(job: dict[str, object], sink: int, parent: int) -> None:
         try:
             confine(float(job["seconds"]), int(job["memory_mb"]))  # type: ignore[arg-type, call-overload]
         except (OSError, KeyError, ValueError) as error:
-            os.write(3, OPEN + str(error).encode())  # nothing is run that is not confined
+            os.write(3, OPEN + str(error).encode())  # nothing runs unconfined
             return
-        random.seed(0)  # every program draws the same; a fork seeds anew
-        os.write(3, CONFINED)  # what comes behind it is the program's
+        random.seed(0)  # every program draws the same random numbers; a fork would seed again
+        os.write(3, CONFINED)  # later output is the program's
         results = calls(job["source"], job["entry"], job["inputs"])  # type: ignore[arg-type]
         data = json.dumps({"calls": results}).encode()
         while data:
             data = data[os.write(3, data) :]
         code = 0
     except BaseException:
-        pass  # what a program does to the interpreter is its own: nobody reads an answer then
+        pass  # the program may have changed the interpreter: no answer is read then
     finally:
         os._exit(code)
 
 
 def answer(job: dict[str, object]) -> dict[str, object]:
-    """What a program said, or {"ended": why}: its process is gone when this comes back."""
+    """Return a program's output, or {"ended": why}; its process is gone on return."""
     source, sink = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -162,11 +162,11 @@ def answer(job: dict[str, object]) -> dict[str, object]:
     due, last = time.monotonic() + seconds, time.monotonic() + GRACE * seconds
     data, late, still = b"", False, False
     while len(data) <= SAID:
-        # what was said in time is read although this process stood still meanwhile
+        # output written in time is read even if this process was stalled meanwhile
         late = not select.select([source], [], [], max(0.0, due - time.monotonic()))[0]
         still = late and stands_still(child, seconds / 2)
         if still and time.monotonic() < last:
-            due = time.monotonic() + TICK  # its own time is not over: another program has the core, or somebody stopped it
+            due = time.monotonic() + TICK  # its time is not over: another program has the core, or somebody stopped it
             continue
         piece = b"" if late else os.read(source, SAID)
         if not piece:
@@ -191,8 +191,8 @@ def answer(job: dict[str, object]) -> dict[str, object]:
 
 
 def stands_still(child: int, least: float) -> bool:
-    """Whether a process could not work: it is stopped or waits for a core, and has had less than `least` seconds of one. False for
-    one that waits by its own will, as `time.sleep` does."""
+    """Whether a process could not work: it is stopped or waits for a core, and has had less than `least` seconds of one. False
+    for one that waits voluntarily, as in `time.sleep`."""
     try:
         with open(f"/proc/{child}/stat", encoding="ascii", errors="replace") as file:
             state, *fields = file.read().rpartition(")")[2].split()
@@ -203,7 +203,7 @@ def stands_still(child: int, least: float) -> bool:
 
 
 def readable(reply: object) -> bool:
-    """Whether an answer is {"calls": what `calls` gives}. Nothing else goes on: what nests deeper ends who reads it."""
+    """Whether an answer is {"calls": the result of `calls`}. Nothing else is passed on: deeper nesting would crash its reader."""
     if not isinstance(reply, dict) or set(reply) != {"calls"} or not isinstance(reply["calls"], list):
         return False
     types = [list(map(type, call)) if isinstance(call, list) else [] for call in reply["calls"]]
@@ -211,7 +211,7 @@ def readable(reply: object) -> bool:
 
 
 def serve(parent: int) -> None:
-    """In a fork: one job from standard input, its answer to standard output; the next job comes after it. Comes never back."""
+    """Handle one job from standard input in a fork, with its answer on standard output; the next job follows. Never returns."""
     code = 70
     try:
         die_with(parent)
@@ -225,7 +225,7 @@ def serve(parent: int) -> None:
 
 
 def main() -> None:
-    """A fork per job, until the pipe closes; it ends with the first fork that could not answer, so that who asks knows."""
+    """Fork for each job, until the pipe closes; end with the first fork that could not answer, so that the caller notices."""
     LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     for name in LOADED:
         __import__(name)

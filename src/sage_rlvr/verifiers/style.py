@@ -1,9 +1,9 @@
-r"""How an answer is dressed: colors, sizes, fonts, spaces, doubled backslashes. Text only, linear in its length.
+r"""The style of an answer: colors, sizes, fonts, spaces, doubled backslashes. Text only, linear in its length.
 
-    undressed:  \large{\color{blue}42}\,,   -> 42          what changes no value is taken off
-    unknown:    \mystyle{42}                -> \mystyle     what is not known here may be style or mathematics
+    undressed:  \large{\color{blue}42}\,,   -> 42          style without a value is removed
+    unknown:    \mystyle{42}                -> \mystyle     an unknown command may be style or mathematics
 
-An answer with an unknown command is undecided unless its spelling is the gold's: it may be right.
+An answer with an unknown command is undecided unless its text equals the gold's: it may be right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
-# Commands without an argument, which say how large and in which font the rest is.
+# Commands without an argument for size and font of the rest.
 _IDLE = _words(
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge displaystyle textstyle scriptstyle "
     "scriptscriptstyle bf it sl sc tt em bfseries itshape slshape scshape ttfamily sffamily rmfamily mdseries upshape "
@@ -25,7 +25,7 @@ _IDLE = _words(
     "rm sf cal"
 )
 _SPACES = _words("quad qquad enspace enskip thinspace medspace thickspace negthinspace space nobreakspace")
-# Commands with arguments -> how many of them are dropped. What is left of the arguments is the answer.
+# Commands with arguments -> how many of them are dropped. The remaining arguments are the answer.
 _DROPPED = {
     "color": 1, "hspace": 1, "vspace": 1, "phantom": 1, "hphantom": 1, "vphantom": 1, "label": 1, "tag": 1, "textcolor": 1,
     "mathcolor": 1, "colorbox": 1, "fcolorbox": 2, "raisebox": 1, "scalebox": 1, "bbox": 0, "class": 1, "style": 1, "cssId": 1,
@@ -51,13 +51,20 @@ _BRACKETS = {
     "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "lvert": "|", "rvert": "|",
     "lVert": r"\|", "rVert": r"\|",
 }  # fmt: skip
-LONGEST = 2_000  # characters of an answer that is undressed; longer ones are not compared
+LONGEST = 2_000  # characters of an answer whose style is removed; longer ones are not compared
 _LEADING = re.compile(r"\A(?:\\[,;:! ]|~|\s)+")
 _SPACE = re.compile(r"\s*")
 _OPTION = re.compile(r"\s*\[[^\[\]]*\]")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_DRESSED = re.compile(r"\\|[,;~\s.]\Z|\A\{")
-# What mathematics is written with, here and in the parser.
+_ORNAMENTS = "✓✔✅☑∎■□▪🎉"
+_DRESSED = re.compile(rf"\\|[,;~\s.{_ORNAMENTS}]\Z|\A\{{")
+_ORNAMENT = re.compile(
+    rf"(?<=\S)(?:\\[,;:! ]|\\q?quad(?![a-z])|[~\s])*(?:\\(?:checkmark|blacksquare|square|Box|qed|QED|qedsymbol)(?![a-zA-Z])"
+    rf"|[{_ORNAMENTS}]|\\text\s*\{{\s*[{_ORNAMENTS}]\s*\}})\Z"
+)
+_INFIX = {r"\choose": r"\binom", r"\over": r"\frac"}
+_INFIX_COMMAND = re.compile(r"(\\choose|\\over)(?![a-zA-Z])")
+# Commands of mathematics, in this package and in the parser.
 _MATHEMATICS = _words(
     "frac dfrac tfrac cfrac nicefrac sfrac xfrac sqrt root binom dbinom tbinom choose times cdot div pm mp ast star circ "
     "bullet degree pi infty e sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech "
@@ -75,7 +82,7 @@ _MATHEMATICS = _words(
     "substack displaylimits lvert rvert lVert rVert"
 )
 
-# Golds that lost their spaces have \pic for \pi c, and the parser reads them so.
+# Golds that lost their spaces have \pic for \pi c, and the parser reads it so.
 _GREEK = tuple(sorted(_words(
     "alpha beta gamma delta epsilon varepsilon theta kappa lambda sigma omega varphi phi psi rho tau eta zeta chi mu nu xi pi "
     "Gamma Delta Theta Lambda Sigma Omega Phi Psi Xi Pi"
@@ -83,7 +90,8 @@ _GREEK = tuple(sorted(_words(
 
 
 def undressed(text: str) -> str:
-    r"""An answer without what changes no value: `\color{red}`, `\large`, `\Big`, `\boldsymbol{}`, `\quad`, a comma at the end."""
+    r"""An answer without commands that change no value: `\color{red}`, `\large`, `\Big`, `\boldsymbol{}`, `\quad`, a comma at
+    the end."""
     if len(text) > LONGEST or not _DRESSED.search(text):
         return text
     text = _unwrapped(text)
@@ -92,11 +100,25 @@ def undressed(text: str) -> str:
         text = _UNIT_RATIO.sub(r"\\text{ \1/\2}", _LOCAL_FONT.sub(r"\\text{\1}", text))
         text = _flat(_plainer(text))
         text = re.sub(r"(?<![\\\d])\\ |(?<!\\)\\ (?!\d)", " ", text)
-    return _unwrapped(_without_end(_LEADING.sub("", text)))
+    return _prefixed(_unwrapped(_without_end(_LEADING.sub("", text))))
+
+
+def _prefixed(text: str) -> str:
+    r"""`5 \choose 2` as `\binom{5}{2}`, `1+2 \over 3` as `\frac{1+2}{3}`: in TeX both apply to the full group that they are in."""
+    places = [command for command in _INFIX_COMMAND.finditer(text) if _depth(text[: command.start()]) == 0]
+    if len(places) != 1 or "=" in text:
+        return text
+    over, under = text[: places[0].start()].strip(), text[places[0].end() :].strip()
+    return rf"{_INFIX[places[0][1]]}{{{over}}}{{{under}}}" if over and under else text
+
+
+def _depth(text: str) -> int:
+    """How many braces are open at the end of a text."""
+    return sum((brace[0] == "{") - (brace[0] == "}") for brace in _BRACE.finditer(text))
 
 
 def _unwrapped(text: str) -> str:
-    r"""What stands in `{...}`, or is mathematics and stands in `\text{...}`, where that is the whole text; else the text."""
+    r"""The contents of `{...}`, or mathematics in `\text{...}`, if that is the full text; otherwise the text."""
     text = text.strip()
     while True:
         font = _NESTED.match(text)
@@ -110,16 +132,17 @@ def _unwrapped(text: str) -> str:
 
 
 def _without_end(text: str) -> str:
-    r"""A text without commas, semicolons, spaces, a line break or a full stop at its end; `\right.` and `...` stay."""
+    r"""A text without commas, semicolons, spaces, a line break, a full stop or an ornament at its end; `\right.` and `...` stay."""
     before = None
     while text != before:
         before, text = text, text.rstrip(" ~,;")
+        text = _ORNAMENT.sub("", text)
         slashes = len(text) - len(text.rstrip("\\"))
         if slashes % 2:
-            text = text[:-1] if len(text) < len(before) else text  # of `\,`
+            text = text[:-1]  # of `\,` and of `\ `
         elif slashes:
             text = text[:-slashes]
-        elif text.endswith((r"\:", r"\!")):
+        elif text.endswith((r"\:", r"\!", r"\>", r"\/")):
             text = text[:-2]
         elif text.endswith(".") and not text.endswith(("..", r"\right.", r"\left.")):
             text = text[:-1]
@@ -127,9 +150,9 @@ def _without_end(text: str) -> str:
 
 
 def halved(text: str) -> str:
-    r"""A text with single backslashes where all are doubled, as JSON and over-escaped prompts write them.
+    r"""A text with single backslashes if all are doubled, as JSON and over-escaped prompts write them.
 
-    Every run of backslashes must be of even length, and a command or a bracket must follow one: `1 \\ 2` stays.
+    Every run of backslashes must be of even length, and a command or a bracket must follow one: `1 \\ 2` is unchanged.
     """
     if len(text) > LONGEST or r"\\" not in text or not re.search(r"\\\\[a-zA-Z{}(\[$%!]", text):
         return text
@@ -138,7 +161,7 @@ def halved(text: str) -> str:
 
 
 def group_end(text: str, at: int) -> int:
-    """Where the group in braces that opens at `at` ends (behind its brace); `at` where none opens, or none closes."""
+    """The end of the group in braces that opens at `at` (after its brace); `at` if none opens, or none closes."""
     if text[at : at + 1] != "{":
         return at
     depth = 0
@@ -150,7 +173,8 @@ def group_end(text: str, at: int) -> int:
 
 
 def _arguments(text: str, at: int, count: int) -> tuple[int, str]:
-    """(behind `count` arguments that start at `at`, the last of them); an option in square brackets goes with the first."""
+    """(the place after `count` arguments that start at `at`, the last of them); an option in square brackets belongs to the
+    first."""
     inner = ""
     option = _OPTION.match(text, at)
     at = option.end() if option and count else at
@@ -164,7 +188,7 @@ def _arguments(text: str, at: int, count: int) -> tuple[int, str]:
 
 
 def _plainer(text: str) -> str:
-    """A text without the commands of style, and their arguments that are none of the answer."""
+    """A text without the commands of style, and without their arguments that are not part of the answer."""
     made: list[str] = []
     at = 0
     while command := _COMMAND.search(text, at):
@@ -173,7 +197,7 @@ def _plainer(text: str) -> str:
         made.append(before)
         at = command.end()
         if start and text[start - 1] == "\\" and (len(before) - len(before.rstrip("\\"))) % 2:
-            made.append(command[0])  # a row that ends, \\, and no command
+            made.append(command[0])  # a row that ends, \\, not a command
         elif name in _DROPPED or name in _KEPT:
             at, _ = _arguments(text, at, _DROPPED.get(name, 0))
             end, inner = _arguments(text, at, 1) if name in _KEPT else (at, "")
@@ -201,7 +225,8 @@ def _plainer(text: str) -> str:
 
 
 def _is_mathematics(font: str, inner: str) -> bool:
-    r"""Whether what stands in `\text{}`, `\mathbf{}` and the like is mathematics and no words: it is read without its font."""
+    r"""Whether the contents of `\text{}`, `\mathbf{}` and the like are mathematics and not words: they are read without the
+    font."""
     commands = {match[1] for match in _COMMAND.finditer(inner)}
     if commands & _MATHEMATICS - _FONTS - _OF_UNITS:
         return True
@@ -213,7 +238,7 @@ def _is_mathematics(font: str, inner: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    r"""A text whose units hold no braces of their own: `\mathrm{J\,K^{-1}}` -> `\mathrm{J\,K^-1}`."""
+    r"""A text whose units have no braces inside: `\mathrm{J\,K^{-1}}` -> `\mathrm{J\,K^-1}`."""
     made, at = [], 0
     while match := _NESTED.search(text, at):
         end = group_end(text, match.end() - 1)
@@ -228,7 +253,7 @@ def _flat(text: str) -> str:
 
 
 def unknown(text: str) -> str:
-    r"""The first command that is neither style nor mathematics here; "" where there is none."""
+    r"""The first command that is neither style nor mathematics in this package; "" if there is none."""
     if "\\" not in text:
         return ""
     if strange := _ENVIRONMENT.search(text):

@@ -1,10 +1,10 @@
-r"""What an answer says beside its number: units, amounts, signs, words. Text only.
+r"""Parts of an answer besides its number: units, amounts, signs, words. Text only.
 
-    measured:  5.4\text{ cents}        -> body 5.4, unit cents        body = what algebra compares
+    measured:  5.4\text{ cents}        -> body 5.4, unit cents        body = the part for algebra
     summed:    2 hours 30 minutes      -> body 9000, unit seconds
 
-Algebra knows none of these: math-verify drops whatever text stands behind a number, the word "not" and a second number
-included. A reader gives None for a text that is not of its kind.
+Algebra knows none of these: math-verify drops any text after a number, including the word "not" and a second number. A reader
+returns None for a text that is not of its kind.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
-BLOCK = (
-    r"\\(?:text|textbf|textit|textrm|textnormal|textsc|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\{([^{}]*)\}"
-)
-TEXT = re.compile(BLOCK)
-SPACE = re.compile(r"\\[,;:! ]|\\q?quad(?![a-z])|~|\s")
+from sage_rlvr.verifiers.latex import BLOCK, SPACE, plain
+
 _SPACES_AT_END = re.compile(rf"(?:{SPACE.pattern})+$")
 _TOKEN = re.compile(
     rf"(?P<block>{BLOCK})|(?P<degree>\^\s*(?:\\circ|\{{\s*\\circ\s*\}}))"
@@ -27,17 +24,6 @@ _TOKEN = re.compile(
     r"|(?P<power>\^\s*(?:-?\d|\{\s*-?\d+\s*\}))|(?P<percent>\\?%)|(?P<command>\\[a-zA-Z]+|\\.)|(?P<word>[A-Za-z]+)|(?P<other>.)",
     re.DOTALL,
 )
-
-
-def plain(text: str) -> str:
-    r"""A text with what stands in `\text{}` and the like unwrapped and each run of spaces as one."""
-    return " ".join(SPACE.sub(" ", TEXT.sub(r" \1 ", text)).split())
-
-
-def has_text(text: str) -> bool:
-    r"""Whether anything stands in `\text{}` and the like."""
-    return TEXT.search(text) is not None
-
 
 # ---- units: dimensions -> names -> how many of the first unit of its kind
 
@@ -80,7 +66,7 @@ _TABLE: dict[str, dict[str, Fraction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of measure, as the table `UNITS` has it and `Measured` holds it: dimensions as (kind, power) pairs, sorted; size in
+    """A unit of measure, in the table `UNITS` and in `Measured`: dimensions as (kind, power) pairs, sorted; size in
     first units of its kind, times pi^-pi."""
 
     dimensions: Dimensions
@@ -118,29 +104,29 @@ def _words(text: str) -> set[str]:
     return set(text.split())
 
 
-# Symbols that count as units without \text{}: others of these lengths are products of variables.
+# Symbols that count as units without \text{}: other symbols of these lengths are products of variables.
 _BARE = _words("cm mm km kg ft in hr lb lbs oz ml mL mph min sec rad deg yd gal sq cu mol hrs mins secs kmh")
-# Words that say something of the number itself: with one of them the text is no unit.
+# Words about the number itself: with one of them the text is not a unit.
 _TELLING = _words(
     "not no never none neither nor isn isnt cannot or and but except least most than infinitely if unless else too minus plus "
     "am pm a.m p.m noon midnight mod modulo squared cubed pi sqrt inf sin cos tan log ln exp"
 )
 _COUNTS = _words("one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred")
-# Words that do so where no noun follows: 3 false alarms are 3, of 3 false nobody knows.
+# Words that are about the number if no noun follows: 3 false alarms are 3, 3 false is unknown.
 _ADJECTIVES = _words(
     "non more less fewer greater larger smaller small large low high undefined infinite infinity incorrect impossible unknown "
     "negative base wrong false true "
-    # operations on the number, and how it is written
+    # operations on the number, and its notation
     "factorial subfactorial multiplied divided halved doubled tripled trebled quadrupled double triple twice thrice raised inverse "
     "inverted reciprocal reversed negated opposite conjugate conjugated complement transposed rounded truncated floored "
     "added subtracted increased decreased reduced diminished scaled shifted octal binary ternary hex hexadecimal decimal "
     "repeating recurring one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty"
 )
-# Words that may do so: what is right but for them is undecided.
+# Words that may be about the number: an answer that is right except for them is undecided.
 _DOUBTFUL = _words("is are was were be when where while without maybe perhaps possibly almost above below over under so")
 _IDLE = _words("unit of each total all altogether exactly th st nd rd point")
 _STOPS = _words("in of for to from on at by the a an per each long tall wide deep away")
-_SIDES = _words("left right old ago")  # what they say of an amount is held against what the other side says
+_SIDES = _words("left right old ago")  # their qualification of an amount is compared with that of the other side
 _ABOUT = r"(?:approximately|about|approx\.?|roughly|around|exactly)"
 _AROUND = re.compile(rf"\\(?:text|mathrm)\{{\s*{_ABOUT}\s*\}}\s*|{_ABOUT}\s+", re.IGNORECASE)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -156,14 +142,14 @@ _SHORT_AT_END = re.compile(r"(?<=\d)\s*([kKMB])$")
 class Measured:
     """An answer as body, amount and unit. `measured` and `summed` make it; `sage_rlvr.verifiers.algebra.by_measure` compares two.
 
-    body   what is left for algebra
-    scale  what it is multiplied with: 10^6 for "million"
+    body   the part for algebra
+    scale  its factor: 10^6 for "million"
     units  the readings of its unit ("pound" has two); () without a known one
     noun   a unit that is in no table ("apple"); ()
-    percent  whether a percent sign stands behind it
-    side   what else is said of it: which way, of what ("east", "loss"); ()
-    other  the amounts that it may have instead: of "3 quarters" 1, for they may be coins; ()
-    doubt  whether a word behind it may say something of the number itself
+    percent  whether a percent sign follows it
+    side   other qualifications: direction, kind ("east", "loss"); ()
+    other  the amounts that it may have instead: 1 for "3 quarters", which may be coins; ()
+    doubt  whether a word after it may be about the number itself
     """
 
     body: str
@@ -182,7 +168,7 @@ class Measured:
 
 
 def radians(text: str) -> str:
-    r"""A text in which the degrees within `\sin` and the like are fractions of pi."""
+    r"""A text in which the degrees in `\sin` and the like are fractions of pi."""
     if r"\circ" not in text or not _TRIGONOMETRY.search(text):
         return text
     return _DEGREES.sub(lambda match: rf"{{\frac{{{match[1] or match[2]}\pi}}{{180}}}}", text)
@@ -193,7 +179,7 @@ def _singular(word: str) -> str:
 
 
 def known(word: str) -> list[Unit]:
-    """The readings of a unit's name: as it is written, else in small letters, else without its plural s."""
+    """The readings of a unit's name: as written, else in small letters, else without its plural s."""
     small = word.lower()
     names = [word, small if len(word) > 1 else word, word.removesuffix("s") if len(word) > 2 else word]
     names += [small.removesuffix("s")] if len(word) > 3 else []
@@ -215,7 +201,7 @@ def _multiplied(units: list[Unit], by: list[Unit], power: int) -> list[Unit]:
 
 
 _PIECE = re.compile(r"[A-Za-zµ°¢€£¥₹$]+|\^\s*\{?\s*(-?\d)\s*\}?|/|[.]|·|\s+|.")
-_RAISING = {"squared": 1, "cubed": 2}  # behind a unit
+_RAISING = {"squared": 1, "cubed": 2}  # after a unit
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}  # in front of one
 
 
@@ -223,7 +209,7 @@ _POWER_OF = re.compile(r"\bto the (?:power|second|third|\w+th|nth)\b")
 
 
 def _participle(word: str) -> bool:
-    """Whether a word may say what was done to the number: "squashed", but not "seed"."""
+    """Whether a word may be an operation on the number: "squashed", but not "seed"."""
     return len(word) > 4 and word.endswith("ed") and not word.endswith("eed")
 
 
@@ -234,7 +220,7 @@ def _noun_follows(words: list[str], at: int) -> bool:
 
 
 def _tells(tail: str, words: list[str]) -> bool:
-    """Whether the text behind a number says something of the number itself."""
+    """Whether the text after a number is about the number itself."""
     if re.search(r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)):
         return True
     if _POWER_OF.search(" ".join(words)):
@@ -246,7 +232,7 @@ def _tells(tail: str, words: list[str]) -> bool:
 
 
 def _meaning(tail: str, money: bool = False) -> Measured | None:
-    """What the text behind a number says, body left empty; None where it says something of the number itself."""
+    """The unit and qualifications in the text after a number, with an empty body; None if it is about the number itself."""
     tail = re.sub(r"\bor so\b", "so", tail, flags=re.IGNORECASE)
     words = [word.strip(".") for word in re.findall(r"[a-z.]+", tail.lower().replace("'", ""))]
     if _tells(tail, words):
@@ -307,16 +293,16 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
 
 
 def _is_unit_word(word: str, before: str) -> bool:
-    r"""Whether a word outside of `\text{}` is a unit or a noun and no product of variables."""
+    r"""Whether a word outside of `\text{}` is a unit or a noun and not a product of variables."""
     if word in _BARE or (len(word) == 1 and before == "degree"):
         return True
     low = word.lower()
-    wide = len(word) >= 4 or low in _DOUBTFUL or low in _ADJECTIVES
+    wide = len(word) >= 4 or low == "per" or low in _DOUBTFUL or low in _ADJECTIVES
     return wide and before in ("space", "block", "degree") and (low not in _TELLING or low in _RAISING)
 
 
 def measured(text: str) -> Measured:
-    """An answer without its unit. What stands in front or behind and says something of the number is left in the body."""
+    """An answer without its unit. Text before or after it that is about the number itself remains in the body."""
     around = _AROUND.match(text)
     text = _SIGN_AT_END.sub(r"\\text{ \1}", text[around.end() :] if around else text)
     money = _CURRENCY.match(text)
@@ -368,7 +354,7 @@ def _in_tail(tokens: list[re.Match[str]], at: int) -> bool:
 
 
 def _of_fraction(tokens: list[re.Match[str]], at: int) -> bool:
-    """Whether a word is one half of a unit such as m/s, which stands behind a space and is made of known units."""
+    """Whether a word is one half of a unit such as m/s, which follows a space and consists of known units."""
     kinds = {i: tokens[i].lastgroup if 0 <= i < len(tokens) else "" for i in range(at - 3, at + 3)}
     texts = {i: tokens[i][0] if 0 <= i < len(tokens) else "" for i in range(at - 3, at + 3)}
     if at < 1 or kinds[at] != "word" or not known(texts[at]):
@@ -382,7 +368,7 @@ _TERM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]{1,12})\.?\s*(?:and\s+)?")
 
 
 def summed(text: str) -> Measured | None:
-    """2 hours 30 minutes as 9000 seconds: several whole numbers with units of one kind, each unit smaller than the last."""
+    """2 hours 30 minutes as 9000 seconds: several integers with units of one kind, each unit smaller than the last."""
     written = plain(text)
     terms, at = [], 0
     while at < len(written):
@@ -401,4 +387,4 @@ def summed(text: str) -> Measured | None:
     return Measured(f"{total.numerator}/{total.denominator}", units=(Unit(units[0].dimensions, Fraction(1)),))
 
 
-__all__ = ["BASES", "SPACE", "TEXT", "UNITS", "Measured", "Unit", "has_text", "known", "measured", "plain", "radians", "summed"]
+__all__ = ["BASES", "UNITS", "Measured", "Unit", "known", "measured", "radians", "summed"]

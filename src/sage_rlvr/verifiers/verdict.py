@@ -1,4 +1,4 @@
-"""`Verdict`: what a verifier says of one completion."""
+"""`Verdict`: a verifier's result for one completion."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Label = Literal["right", "wrong", "undecided"]
 
 UNANSWERED = frozenset(
     {
-        *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place that is read
-        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: all of it is read
+        *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place of the answer
+        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: all of it is the answer
         *("no conclusion", "no line is edited"),  # knights_and_knaves, repair
     }
 )
-"""Reasons of "wrong" verdicts with the meaning: nothing was found where the answer is read. A verifier or a reward from outside
-uses "no answer". Stored samples keep the reason, so that they are counted alike."""
+"""Reasons of "wrong" verdicts that mean: no answer at its place. A verifier or a reward from outside
+uses "no answer". Stored samples contain the reason, so that they are counted alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one completion, and why in a few stable words. Every verifier and task returns it; rewards, sample
-    stores, metrics (which count the reasons) and audits read it.
+    """A verifier's result for one completion, and the reason in a few stable words. Every verifier and task returns it; rewards,
+    sample stores, metrics (which count the reasons) and audits read it.
 
-    score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
+    score: the reward, if a verifier returns more than right and wrong; None for 1 and 0.
     """
 
     label: Label
@@ -41,17 +41,17 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """True only for the label "right": an undecided completion earns no reward."""
+        """True only for the label "right": an undecided completion gets no reward."""
         return self.label == "right"
 
     @property
     def unanswered(self) -> bool:
-        """Whether nothing was found where the answer is read (`UNANSWERED`)."""
+        """Whether there was no answer at its place (`UNANSWERED`)."""
         return self.label == "wrong" and self.reason in UNANSWERED
 
     @property
     def reward(self) -> float:
-        """What a completion earns: `score`, else 1 where it is right and 0 where it is not, undecided included."""
+        """The reward: `score`, or else 1 if right and 0 if not, including undecided."""
         return float(self.right) if self.score is None else self.score
 
 

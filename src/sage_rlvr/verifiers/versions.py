@@ -1,7 +1,8 @@
-"""The version of each verifier: a number that is raised when a verdict changes, and what a sample store or a model card records.
+"""The version of each verifier: a number that is raised when a verdict changes, and that a sample store or a model card records.
 
-A version stands for behavior. Source text may be tidied without making another verifier. `tests/verifiers/verdicts.json.gz` holds
-more than 10,000 verdicts of these versions; a test judges all of them again, and fails where one changed and its version did not.
+A version identifies behavior. Source text may be edited without making another verifier. `tests/verifiers/verdicts.json.gz`
+contains more than 10,000 verdicts of these versions; a test judges all of them again, and fails if one changed and its version did
+not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from typing import Any
 
 VERSIONS = {
-    "math": 1,  # mathematics: `math.py`, and where the answer and the gold are read
+    "math": 2,  # mathematics: `math.py`, and where the answer and the gold are read
     "exact": 1,
     "countdown": 1,
     "countdown_chat": 1,
@@ -21,7 +22,7 @@ VERSIONS = {
     "knights_and_knaves": 1,
     "word_problems": 1,
     "repair": 1,  # the sandbox included
-    "reasoning_gym": 1,  # the spellings that the package's scorers get, and the score that is right
+    "reasoning_gym": 2,  # the forms that the package's scorers receive, and the score that is right
 }
 """Name of a verifier -> its version. After a change of any verdict: raise the number, then `python -m tests.verifiers.golden`."""
 
@@ -34,7 +35,7 @@ _LIMITS = {
     "exact": (f"{_HERE}.exact:MAX_DIGITS",),
     "countdown": (f"{_HERE}.countdown:MAX_LENGTH",),
     "countdown_chat": (f"{_HERE}.countdown:MAX_LENGTH",),
-    "countdown_steps": (),  # its task hands it on: the core knows no module of contrib
+    "countdown_steps": (),  # its task passes it on: the core knows no module of contrib
     "knights_and_knaves": (f"{_HERE}.knights_and_knaves:MAX_COMPLETION",),
     "word_problems": (),  # as countdown_steps
     "repair": (f"{_HERE}.sandbox:MEMORY_MB", *(f"{_HERE}.sandbox_child:{name}" for name in ("SAID", "LONG", "GRACE"))),
@@ -45,12 +46,12 @@ move, and a changed value makes another verifier without another version."""
 
 
 def version_hash(verifier: str, **settings: Any) -> str:
-    """NAME-vVERSION-HASH, such as "math-v1-3fa9c2d0b1e4f567": a verifier of `VERSIONS` under these settings, as sample stores and
+    """NAME-vVERSION-HASH, such as "math-v2-3fa9c2d0b1e4f567": a verifier of `VERSIONS` under these settings, as sample stores and
     model cards record it.
 
-    settings: what a caller sets that decides a verdict, such as seconds and where the answer is read, as JSON can carry it; limits:
-    those of a verifier of contrib. The verifier's own limits are added behind them, and of "math" the releases of its libraries.
-    KeyError for a name without a version.
+    settings: a caller's settings that decide a verdict, such as seconds and the place of the answer, as JSON values; limits: those
+        of a verifier of contrib. The limits of `_LIMITS` are appended, and for "math" the releases of its libraries. Raises
+        KeyError for a name without a version.
     """
     paths = (path.partition(":") for path in _LIMITS[verifier])
     limits = [getattr(importlib.import_module(module), name) for module, _, name in paths]
@@ -62,7 +63,7 @@ def version_hash(verifier: str, **settings: Any) -> str:
 
 
 def math_libraries() -> dict[str, str]:
-    """The releases of the libraries that mathematics is parsed and compared by: another one may give other verdicts."""
+    """The releases of the libraries that parse and compare mathematics: another one may give other verdicts."""
     return {name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")}
 
 

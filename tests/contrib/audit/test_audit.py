@@ -30,11 +30,14 @@ from sage_rlvr.contrib.audit.pages import BLIND
 from sage_rlvr.contrib.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
 from sage_rlvr.contrib.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks import SETS, TASKS
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.checks import Case
+from sage_rlvr.tasks.math_sets import SETS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import verify_exact
+from sage_rlvr.verifiers.golds import no_answer
+from sage_rlvr.verifiers.math import verify_math
 from sage_rlvr.verifiers.pool import shared
 
 needs_data = pytest.mark.skipif(
@@ -44,6 +47,7 @@ needs_data = pytest.mark.skipif(
 
 
 pytestmark = pytest.mark.usefixtures("shared_pool_closed")
+READING = {"answer_in": "boxed", "tag": "SOLUTION"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: 
     assert stated.verify(stated.problems()[0], "1+1 is 2.\n\nAnswer: $2$").right
     with pytest.raises(ConfigError, match=r"'boxed': its answer is read in <A>, which its system message does not request"):
         TASKS["jsonl"](str(path), answer_in="tag", tag="A")
-    with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
+    with pytest.raises(ConfigError, match=r"answer_in, tag, .*: of mathematics"):
         TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
 
 
@@ -243,10 +247,62 @@ def test_a_task_without_golds_is_told_to_be_tried_by_wrong_texts_alone(tmp_path:
     assert [line and line[1] for line in lines] == ["0/2", "2/2"]
 
 
+ANSWERS = "golds that a completion can give"
+
+
+@pytest.mark.parametrize(
+    "gold",
+    [
+        *("Thus the answer is 1.", "It is $5$.", "7 or 8", r"7 \text{ or } 8", "proof", "notfound", "N/A", "na"),
+        *("Answers may vary", "Answers will vary.", "N.A.", "to be determined", "TBA", "not applicable", "A or B", "(A) or (B)"),
+        *("https://example.com/a.png", "www.example.com/solution"),
+        *("?", "see the solution", "We add both sides and find that x must be 3, as was to be shown"),
+    ],
+)
+def test_a_gold_that_no_completion_gives_is_named(gold: str, tmp_path: Path):
+    found = audit(str(write_pairs(tmp_path / "rows.jsonl", *({"problem": str(i), "answer": g} for i, g in enumerate(("5", gold))))))
+    assert [row.problem_id for row in named(found, ANSWERS).rows] == ["1"] and not found.passed
+
+
+def test_golds_of_the_published_pairs_are_answers():
+    golds = {pair.gold for pair in read_pairs() if pair.right}
+    assert not [gold for gold in golds if no_answer(gold)]
+    met = ("no solution", "all real numbers", "none", "x=1 or x=2", "third", "Evelyn", "undefined", "-3", "Na")
+    assert not any(map(no_answer, met))
+
+
+def test_golds_in_words_that_a_completion_may_give_are_not_named():
+    met = {  # gold -> another spelling that the verifier pays
+        "seven": "7", "fifteen percent": r"15\%", "twenty-one": "21", "two thirds": r"\frac23", "x is in (1,2)": "(1,2)",
+        "x is 5": "5",
+        "x=5 or x=7": "5, 7", "Unknown": "unknown", "error": "Error", "null": "null", "none": "None", "nil": "nil",
+    }  # fmt: skip
+    assert not [gold for gold in met if no_answer(gold)]
+    assert not [gold for gold, answer in met.items() if not verify_math(answer, gold, answer_in="whole").right]
+
+
+def test_plain_names_of_functions_and_constants_are_golds(tmp_path: Path):
+    golds = ("pi/3", "2*pi", "sqrt(2)/2", "x**2")
+    found = audit(str(write_pairs(tmp_path / "rows.jsonl", *({"problem": gold, "answer": gold} for gold in golds))))
+    assert found.passed and "formats and where the answer is read: boxed (boxed), as_is (boxed)" in found.head
+    assert shared().verify([(r"\boxed{\frac{\pi}{3}}", "pi/3"), (r"\boxed{p\cdot i/3}", "pi/3")])[0].right
+    unfinished = named(found, "format 'boxed': the gold in unfinished thinking earns nothing")
+    assert (unfinished.good, unfinished.total) == (4, 4)
+
+
+def test_verify_says_where_another_answer_stands(capsys):
+    for answer, place in (("The answer is 25", "stated"), (r"<think>24</think> So \boxed{25}", "boxed")):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["verify", "25", answer])
+        said = capsys.readouterr()
+        assert ended.value.code == 0
+        assert said.out.startswith("right") or ("cannot be parsed" in said.out and f"--answer-in {place}" in said.err)
+
+
 def test_verdicts_on_a_file(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "a", "completion": "\\\\boxed{0.5}", "answer": "1/2"}\n\n{"response": "no", "gold": 3}\n')
-    assert verify_lines(path, "boxed", "SOLUTION") == [
+    assert verify_lines(path, READING) == [
         f"{path}: 2 rows; completion: completion or response; gold: answer or gold",
         "a\tright\tright",
         "3\twrong\tno answer",
@@ -259,7 +315,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
         seen.append(total)
         yield seen.append
 
-    verify_lines(path, "boxed", "SOLUTION", counting, batch=1)
+    verify_lines(path, READING, counting, batch=1)
     assert seen == [2, 1, 1]
     for text, message in [
         ("{", "rows.jsonl:1: cannot be read as JSON"),
@@ -269,7 +325,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
     ]:
         path.write_text(text)
         with pytest.raises((ConfigError, DataError), match=message):
-            verify_lines(path, "boxed", "SOLUTION")
+            verify_lines(path, READING)
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +385,7 @@ PAIRS_OF_A_FILE = [
     ("42", r"\boxed{42\text{ halved}}", False, {"note": "operation"}),
     ("42", "The answer is 42, since 6 * 7 = 42.", True, {"note": "reason", "place": "stated"}),
     ("42", "<A>43</A>", False, {"note": "tag", "place": "tag", "tag": "A"}),
-    ("12", r"\boxed{\text{twelve}}", True, {"note": "words", "debatable": True}),
+    ("12", r"\boxed{\text{a dozen}}", True, {"note": "words", "debatable": True}),
 ]
 
 

@@ -16,6 +16,7 @@ from sage_rlvr.contrib.audit import audit_reward, audit_reward_on_pairs, lines_o
 from sage_rlvr.contrib.audit.mathematics import equal_answers
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.tasks.jsonl import _judge
+from sage_rlvr.verifiers import pool
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.foreign import RewardCall, call, lacking, signature_of
 
@@ -25,8 +26,10 @@ ROWS = [
     {"id": "c", "question": "10^3?", "answer": "10^3 is\n#### 1,000"},
     {"id": "d", "question": "1 / 2?", "answer": r"so \boxed{\frac{1}{2}}"},
 ]
-WRONG, EQUAL, CALLS = 4 * 7 + 4 * 5, 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + 48 + 12 * 4 + 16
-"""By hand: seven wrong values and five texts per row; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
+WRONG = 4 * 7 + 11 + 14 + 14 + 9 + 4 * 7 + 8 * 2 * 2
+EQUAL, CALLS = 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + WRONG + 12 * 4 + 16
+"""By hand: seven wrong values per row; near values of 5, 12, 1,000 and 1/2; seven texts per row, eight phrases before and behind
+another answer on two rows; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
 answers, twelve constants on four rows, and eight completions twice. Written bare, the form without an answer is the empty text:
 four fewer. Where no call gives a number, there is no second call of the eight: eight fewer. Forms
 that are paid equally often are tried behind a working: six more, on four rows."""
@@ -130,6 +133,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.setattr(rewards, "_time", lambda *_: ("", None, None))
     monkeypatch.setattr(rewards, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(rewards.RewardJudge, "phrases", lambda judge: [])  # as many as the code has texts
     monkeypatch.setattr(rewards, "hostile_texts", lambda write: {"unclosed": r"\boxed{5", "NUL": "\0", "tower": write("9^{9^{9}}")})
     return lambda function, **options: audit_reward(f"{tmp_path / 'some_rewards.py'}:{function}", ROWS, **options)
 
@@ -187,6 +191,18 @@ def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made: Any) -> 
     found = made(function, seconds=0.3, problems=2)
     assert found.figures["golds"] == (2, 2) and found.figures["failed"][0] == 4
     assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (4 calls)"
+
+
+def test_os_exit_is_told_at_once_and_costs_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ends.py").write_text("import os\n\ndef score(completions, answer, **more):\n    os._exit(0)\n")
+    Path("ends_early.py").write_text("import os\nos._exit(0)\n")
+    found = audit_reward("ends.py:score", ROWS, problems=1)
+    (calls,) = [check for check in found.checks if check.name == NUMBER]
+    assert "raised SystemExit: os._exit(0) (line 4)" in calls.rows[0].reason and f"({calls.total} calls)" in calls.rows[0].reason
+    monkeypatch.setattr(pool, "STARTS", 1)
+    with pytest.raises(ConfigError, match=r"ends_early\.py:score: SystemExit: os\._exit\(0\) \(line 2\)"):
+        audit_reward("ends_early.py:score", ROWS)
 
 
 def test_a_reward_in_another_environment(made: Any) -> None:

@@ -16,7 +16,7 @@ from sage_rlvr.contrib.tasks.repair import Broken, Repair, edit_to
 from sage_rlvr.contrib.tasks.repair.programs import wrong_edits
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.guidance import teacher_named, words_of
-from sage_rlvr.models.policy import Asking, load_policy
+from sage_rlvr.models.policy import PromptRenderer, load_policy
 from sage_rlvr.tasks.base import Guided, Task, guided, prompt_messages, prompt_text
 from sage_rlvr.tasks.teachers import LONGEST, TEACHERS, hint_of
 from sage_rlvr.verifiers import Verdict, sandbox
@@ -201,5 +201,5 @@ def test_a_policy_says_where_it_would_act_the_same_each_time(tiny_policy: Path) 
     assert hint.endswith("signs") and list(again) == [hint] * 2 and whole and whole != hint
     tokens = load_policy(str(tiny_policy))[1]
     with pytest.raises(ConfigError, match="cannot encode the prompts"):
-        Asking.of(task, tokens)(Guided(problem, "words"))
+        PromptRenderer.of(task, tokens)(Guided(problem, "words"))
     assert len(teacher.sha256) == 64

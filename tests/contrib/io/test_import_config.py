@@ -200,8 +200,7 @@ VERL = ["actor_rollout_ref.model.path=owner/policy", "actor_rollout_ref.rollout.
     [
         "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
         "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",
-        "actor_rollout_ref.rollout.top_p=0.9",
-        "actor_rollout_ref.rollout.top_k=50",
+        "actor_rollout_ref.rollout.ignore_eos=True",
         "algorithm.gamma=0.9",
         "actor_rollout_ref.actor.clip_ratio=0.1",
         "algorithm.rollout_correction.rollout_rs=token",
@@ -216,9 +215,11 @@ def test_a_field_of_verl_that_the_recipe_does_not_have_is_not_taken_over(tmp_pat
 def test_a_field_of_verl_that_the_recipe_has_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("policy").mkdir()
-    words = ["actor_rollout_ref.rollout.top_p=1.0", "algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"]
+    words = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"]
+    words += ["actor_rollout_ref.rollout.ignore_eos=False"]
     _, findings = verl(tmp_path, ["actor_rollout_ref.model.path=./policy", VERL[1], *words], ("steps", "3"))
-    assert findings["actor_rollout_ref.rollout.top_p"].kind == findings["actor_rollout_ref.model.path"].kind == "taken over"
+    taken = ("actor_rollout_ref.rollout.ignore_eos", "actor_rollout_ref.model.path")
+    assert [findings[name].kind for name in taken] == ["taken over"] * 2
     assert findings["algorithm.filter_groups.metric"].kind == "no counterpart"
 
 

@@ -368,4 +368,4 @@ def test_a_malformed_file_is_a_sentence(kind: str, every: bool, tmp_path: Path, 
         main(["samples", str(tmp_path / "store"), "--from-lm-eval", str(path), "--filter", "strict"])
     said = capsys.readouterr()
     assert ended.value.code == 2 and "Traceback" not in said.err and str(tmp_path) in said.err, said.err
-    assert not (tmp_path / "store" / "store.sqlite").exists()
+    assert not (tmp_path / "store" / "store.json").exists()

@@ -20,7 +20,7 @@ there = importlib.util.find_spec("reasoning_gym") is not None
 
 @pytest.mark.skipif(there, reason="reasoning-gym is installed")
 def test_without_the_package_the_message_names_the_extra():
-    with pytest.raises(ConfigError, match=r'pip install "sage-rlvr\[tasks\]"'):
+    with pytest.raises(ConfigError, match=r"-e '\.\[tasks\]'"):
         ReasoningGym("leg_counting").problems()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         reasoning_gym.nothing  # noqa: B018

@@ -27,7 +27,8 @@ from sage_rlvr.core import (
     effect_of,
     effective_gradient,
 )
-from sage_rlvr.core.guides import Rarity, factors
+from sage_rlvr.core.guides import factors
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, sage
 

@@ -8,16 +8,9 @@ import pytest
 import torch
 
 from sage_rlvr.core import Branch, Compose, Constant, Flat, Key, Placebo, Random, Signals, Token
-from sage_rlvr.core.guides import (
-    Guide,
-    Rarity,
-    band_of,
-    clamped,
-    factors,
-    is_clamped,
-    is_flat,
-)
+from sage_rlvr.core.guides import Guide, band_of, clamped, factors, is_clamped, is_flat
 from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.guides.token import minmax_weights, rank_weights, zscore_weights
 from sage_rlvr.errors import ConfigError, DataError
 
@@ -163,7 +156,7 @@ def test_two_factors_inside_their_bands_are_not_clamped_at_the_edge_of_one():
 
 def test_the_parts_of_a_product_have_its_noise():
     signals = signals_of(torch.zeros(4, 9).tolist(), entropies=torch.arange(36.0).reshape(4, 9).tolist())
-    product = Compose((Random(1.0, 0.1), Branch(threshold="p50"), Random(1.0, 0.1)))
+    product = Compose((Random(1.0, sigma=0.1), Branch(threshold="p50"), Random(1.0, sigma=0.1)))
     parts = [log_q for _, log_q in product.each(signals, 0, 10, KEY)]
     assert torch.equal(sum(parts), product(signals, 0, 10, KEY)) and not torch.equal(parts[0], parts[2])
 
@@ -206,21 +199,21 @@ NUMBERED = Rarity(power=1.0, cap=1e6, q_max=1e9)  # log q is the surprisal, so t
 def test_where_a_placebo_puts_nine_values(within, centered, wanted):
     """The first is as runs before `within` and `centered` had it; the mean of 0, 1, 2, 4 to 9 is 14/3."""
     where = Signals(TWELVE.old_logps, None, TWELVE.mask, torch.tensor([7, 2, 5]))
-    found = Placebo(NUMBERED, within, centered)(where, 3, 10, KEY)
+    found = Placebo(NUMBERED, within=within, centered=centered)(where, 3, 10, KEY)
     assert (4 * found[where.mask]).tolist() == pytest.approx(wanted, abs=2e-6)
 
 
 def test_what_a_placebo_says_of_itself():
-    assert [Placebo(Branch(), within).depends_on for within in ("batch", "length", "row")] == [
+    assert [Placebo(Branch(), within=within).depends_on for within in ("batch", "length", "row")] == [
         "batch",
         "batch",
         "token",
     ]
-    assert Placebo(Branch(threshold="p80"), "row").depends_on == "batch"
-    assert Placebo(Branch(), "row").looks_ahead and not Placebo(Branch(), "length").looks_ahead
+    assert Placebo(Branch(threshold="p80"), within="row").depends_on == "batch"
+    assert Placebo(Branch(), within="row").looks_ahead and not Placebo(Branch(), within="length").looks_ahead
     assert Placebo(Branch(), centered=True).pays_nothing and not Placebo(Branch()).pays_nothing | Flat().pays_nothing
     assert band_of(Placebo(Branch(), centered=True)) == pytest.approx((0.6 / 1.4, 1.4 / 0.6))
-    assert Placebo(Branch(), "length", centered=True).equation.endswith(
+    assert Placebo(Branch(), within="length", centered=True).equation.endswith(
         "permuted over the counted tokens of the batch's rows of one length, over its geometric mean there"
     )
 
@@ -231,7 +224,10 @@ def test_is_flat():
 
 
 def test_guides_are_values():
-    assert Branch(1.2, 0.3, 0.6, 1.4) == Branch() and Token(0.3, 0.2, "rank").norm == "rank"
+    swapped = {Branch: (0.3, "p80"), Token: (0.2, 0.3), Random: (0.1, 0.2), Rarity: (0.5, 2.0), Placebo: (Branch(), "row")}
+    for kind, values in swapped.items():
+        with pytest.raises(TypeError, match="positional"):  # two numbers in another order would pass unseen
+            kind(*values)
     assert Branch() == Branch(ratio=0.3, threshold=1.2, q_min=0.6, q_max=1.4) and hash(Branch()) == hash(Branch())
     assert Token() == Token(alpha=Token().alpha) and Random(eps=Constant(0.1)) != Random(eps=0.2)
     assert isinstance(Branch(), Guide) and not isinstance(3, Guide)
@@ -253,7 +249,7 @@ def test_guides_are_values():
         lambda: Token(alpha="high"),
         lambda: Random(eps=None),
         lambda: Placebo("branch"),
-        lambda: Placebo(Branch(), "rows"),
+        lambda: Placebo(Branch(), within="rows"),
         lambda: Compose((Branch(), 3)),
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sage_rlvr.core import Key, Signals
-from sage_rlvr.core.guides import GUIDES, Rarity
+from sage_rlvr.core.guides import GUIDES
+from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.errors import ConfigError
 
 KEY = Key(0)

@@ -201,7 +201,7 @@ def test_order_follows_and_groups_sum_to_zero(counts, seed):
 def test_beta_normalized_couples_prompts_and_says_so():
     alone, beside = BetaNormalized()(groups()[:2])[0], BetaNormalized()(groups())[0]
     assert not torch.allclose(alone, beside)
-    assert BetaNormalized.couples_prompts and not any(getattr(kind, "couples_prompts", False) for kind in KINDS)
+    assert BetaNormalized().couples_prompts and not any(kind().couples_prompts for kind in KINDS)
 
 
 @pytest.mark.parametrize("reward", [0.5, -1.0, 2.0, math.nan])

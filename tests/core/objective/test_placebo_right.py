@@ -17,11 +17,12 @@ from sage_rlvr.contrib.methods.alpha_dpg import Filtered
 from sage_rlvr.contrib.methods.distinct import DistinctRight
 from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
 from sage_rlvr.contrib.methods.outcomes import OutcomeRepeats
-from sage_rlvr.contrib.methods.pkpo import PassAtK
+from sage_rlvr.contrib.methods.pkpo import PassAtKAdvantage
 from sage_rlvr.contrib.methods.right_entropy import RightEntropy
 from sage_rlvr.contrib.methods.ucpo import UniformRight
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness, unlikeliness
-from sage_rlvr.core.advantages import Dead, GroupNormalized, LeaveOneOut, PlaceboRight, PowerNormalized, Seen, sees
+from sage_rlvr.core.advantages import GroupNormalized, GroupSignals, LeaveOneOut, PowerNormalized, ZeroVariance, sees
+from sage_rlvr.core.advantages.placebo import PlaceboRight
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, credit
 from sage_rlvr.core.reductions import FixedBudget
@@ -34,26 +35,26 @@ from sage_rlvr.testing import check_advantage, check_method
 
 KEY = Key(3407)
 TELLING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), DifferentialSmoothing(), UniformRight()]
-ALIKE = [GroupNormalized(), LeaveOneOut(), PowerNormalized(), PassAtK(4, "sloo")]
+ALIKE = [GroupNormalized(), LeaveOneOut(), PowerNormalized(), PassAtKAdvantage(4, "sloo")]
 seeds, steps = st.integers(0, 10_000), st.integers(0, 1_000)
 
 
-def drawn(seed: int, groups: int = 3) -> tuple[torch.Tensor, Seen]:
+def drawn(seed: int, groups: int = 3) -> tuple[torch.Tensor, GroupSignals]:
     """Groups of 8 of any solve rate, whose completions differ in all that an advantage may see."""
     chance = torch.Generator().manual_seed(seed)
     rewards = (torch.rand(groups, 8, generator=chance) < torch.rand(groups, 1, generator=chance)).float()
     logs = -4 * torch.rand(2, groups, 8, generator=chance)
     lengths, answers = (torch.randint(1, 5, (groups, 8), generator=chance) for _ in range(2))
     rows = torch.randperm(100, generator=chance)[: 8 * groups].reshape(groups, 8)
-    return rewards, Seen(lengths, logs[0], logs[1], answers, rows=rows)
+    return rewards, GroupSignals(lengths, logs[0], logs[1], answers, rows=rows)
 
 
-def take(seen: Seen, groups: torch.Tensor, order: torch.Tensor) -> Seen:
+def take(seen: GroupSignals, groups: torch.Tensor, order: torch.Tensor) -> GroupSignals:
     found = {name: value for name, value in vars(seen).items() if value is not None}
-    return Seen(**{name: value[groups][:, order] for name, value in found.items()})
+    return GroupSignals(**{name: value[groups][:, order] for name, value in found.items()})
 
 
-def own(part, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
+def own(part, rewards: torch.Tensor, seen: GroupSignals) -> torch.Tensor:
     return part(rewards, seen) if sees(part) else part(rewards)
 
 
@@ -96,7 +97,7 @@ def test_another_step_and_another_seed_draw_anew(seed: int):
 def test_every_order_is_as_likely_and_every_right_completion_earns_the_same_on_average():
     """Three right of five, 6,000 draws: each of six orders within five standard deviations, sqrt(6000 * 5) / 6 = 29, of 1,000."""
     rewards = torch.tensor([[1.0, 0, 1, 1, 0]])
-    seen = Seen(torch.ones(1, 5).long(), -torch.arange(1.0, 6)[None], rows=torch.tensor([[31, 4, 2, 77, 5]]))
+    seen = GroupSignals(torch.ones(1, 5).long(), -torch.arange(1.0, 6)[None], rows=torch.tensor([[31, 4, 2, 77, 5]]))
     part = DifferentialSmoothing()
     paid, placebo = part(rewards, seen)[0], PlaceboRight(part)
     draws = torch.stack([placebo(rewards, seen, step, KEY)[0] for step in range(6_000)])
@@ -114,7 +115,7 @@ def test_the_laws(part):
     check_advantage(PlaceboRight(part))
     if getattr(part, "least_group", 2) == 2:  # its groups have three
         check_method(compose(title="placebo", advantage=PlaceboRight(part), beta=0.05, source="base"))
-    assert PlaceboRight(DistinctRight(4)).dead(8) == Dead("compared", 0.0, "refused")
+    assert PlaceboRight(DistinctRight(4)).dead(8) == ZeroVariance("compared", 0.0, "refused")
 
 
 @pytest.mark.parametrize(("p", "left"), [(0.02, 0.898), (0.05, 0.761), (0.2, 0.298), (0.5, 0.020)])
@@ -173,8 +174,9 @@ def test_the_recipe_is_that_of_distinct_but_for_the_placebo():
 def test_it_takes_the_attributes_of_what_it_permutes():
     assert PlaceboRight(DistinctRight(6)).least_group == 6 and PlaceboRight(DistinctRight(6)).needs == {"answers"}
     assert PlaceboRight(GroupNormalized()).takes_group_mean and PlaceboRight(GroupNormalized()).needs == frozenset()
-    annealed = PlaceboRight(PassAtK(Linear(4, 1)))
-    assert annealed.at(9, 10) == PlaceboRight(PassAtK(1)) and PlaceboRight(LeaveOneOut()).at(1, 2) == PlaceboRight(LeaveOneOut())
+    annealed = PlaceboRight(PassAtKAdvantage(Linear(4, 1)))
+    assert annealed.at(9, 10) == PlaceboRight(PassAtKAdvantage(1))
+    assert PlaceboRight(LeaveOneOut()).at(1, 2) == PlaceboRight(LeaveOneOut())
 
 
 def test_what_it_refuses():

@@ -11,11 +11,11 @@ from sage_rlvr.contrib.methods.mara import Mara
 from sage_rlvr.contrib.methods.outcomes import OutcomeCounts, OutcomeRepeats
 from sage_rlvr.contrib.methods.right_entropy import RightEntropy
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
-from sage_rlvr.core.advantages import LeaveOneOut, Seen
+from sage_rlvr.core.advantages import GroupSignals, LeaveOneOut
 from sage_rlvr.errors import DataError
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
-SEEN = Seen(
+SEEN = GroupSignals(
     torch.full((1, 8), 4),
     torch.tensor([[-2.0, -2, -3, -1, -4, -2, -5, -6]]),
     torch.tensor([[-2.5, -2.5, -9, -9, -3, -9, -9, -9]]),
@@ -69,7 +69,7 @@ def test_outcome_counts_forget_what_was_seen_longest_ago():
     """Two pairs are kept: of 7, 8, 9, 7 in turn 9 and 7; a group alone decides, whatever stands beside it in the batch."""
     part, state = OutcomeCounts(1.0, memory=2), OutcomeCounts().start()
     for answer in (7, 8, 9, 7):
-        seen = Seen(torch.ones(1, 1), torch.zeros(1, 1), None, torch.tensor([[answer]]), torch.tensor([[1]]))
+        seen = GroupSignals(torch.ones(1, 1), torch.zeros(1, 1), None, torch.tensor([[answer]]), torch.tensor([[1]]))
         found, state = paid(part, torch.zeros(1, 1), seen, state)
         assert found == 1  # 7 had been forgotten
     assert state["counts"].tolist() == [1, 1]
@@ -82,7 +82,7 @@ def test_outcome_counts_forget_what_was_seen_longest_ago():
     for _ in range(6):
         problems = torch.randint(-(2**62), 2**62, (4, 1), generator=generator) // 2**61
         answers = torch.randint(-3, 4, (4, 5), generator=generator)
-        seen = Seen(torch.ones(4, 5), torch.zeros(4, 5), None, answers, problems.expand(4, 5))
+        seen = GroupSignals(torch.ones(4, 5), torch.zeros(4, 5), None, answers, problems.expand(4, 5))
         found, table = paid(many, torch.zeros(4, 5), seen, table)
         pairs = [(int(problems[row]), int(one)) for row in range(4) for one in answers[row]]
         wanted = [0.0 if a == 0 else max(tally.get((p, a), 0), 1) ** -0.5 for p, a in pairs]
@@ -99,7 +99,7 @@ def test_unlikeliness_by_hand_and_ties_share_their_ranks():
 
 def test_unlikeliness_per_token_by_hand():
     """Sums -4, -3, -8, -2 rank 1, 2, 0, 3; over 4, 1, 16, 1 tokens the means -1, -3, -.5, -2 rank 2, 0, 3, 1."""
-    seen = Seen(torch.tensor([[4, 1, 16, 1]]), torch.tensor([[-4.0, -3, -8, -2]]))
+    seen = GroupSignals(torch.tensor([[4, 1, 16, 1]]), torch.tensor([[-4.0, -3, -8, -2]]))
     right = torch.tensor([[1.0, 1, 1, 0]])
     assert Unlikeliness().after_rewards(right, seen, {}).tolist() == [[1 - 0.25 / 4, 1 - 0.5 / 4, 1, 0]]
     assert Unlikeliness(per_token=True).after_rewards(right, seen, {}).tolist() == [[1 - 0.5 / 4, 1, 1 - 0.75 / 4, 0]]

@@ -12,7 +12,7 @@ from sage_rlvr.contrib.methods.outcomes import OutcomeCounts, OutcomeRepeats
 from sage_rlvr.contrib.methods.right_entropy import RightEntropy
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import GroupNormalized, OverlongShaping
-from sage_rlvr.core.advantages import Dead, Seen
+from sage_rlvr.core.advantages import GroupSignals, ZeroVariance
 from sage_rlvr.core.extras import EXTRAS
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.testing import check_extra
@@ -21,7 +21,7 @@ LENGTHS = torch.tensor([[10_000, 16_384, 18_432, 20_480, 22_000]])
 
 
 def paid(shaping, rewards, lengths):
-    return shaping.after_rewards(rewards, Seen(lengths, torch.zeros(lengths.shape)), {})
+    return shaping.after_rewards(rewards, GroupSignals(lengths, torch.zeros(lengths.shape)), {})
 
 
 PRICES = (0.0, 0.0, 0.5, 1.0, 1.0)  # the last is beyond the limit, where verl's formula would go on to 1.371
@@ -117,6 +117,6 @@ def test_the_laws_of_a_transform_and_what_it_declares_of_groups_with_nothing_to_
 
 def test_every_transform_stands_in_that_battery_and_a_wrong_declaration_is_found(monkeypatch):
     assert {type(one) for one in TRANSFORMS} == {part for part in EXTRAS.values() if "after_rewards" in vars(part)}
-    monkeypatch.setattr(Mara, "dead", lambda part, size: Dead(1.0, 0.0, "refused"))
+    monkeypatch.setattr(Mara, "dead", lambda part, size: ZeroVariance(1.0, 0.0, "refused"))
     with pytest.raises(AssertionError, match=r"all right earns .* 1\.0 is declared"):
         check_extra(Mara())

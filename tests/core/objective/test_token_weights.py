@@ -27,7 +27,8 @@ from sage_rlvr.contrib.methods.shaped_entropy import ShapedEntropy
 from sage_rlvr.contrib.methods.steer import Steer, steer
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import Key, Signals, advantages_of
-from sage_rlvr.core.extras import EntropyBonus, PlaceboWeight, TokenWeight, entropy_drift, weights_of
+from sage_rlvr.core.extras import EntropyBonus, TokenWeight, entropy_drift, weights_of
+from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, no_kl, rloo
 from sage_rlvr.testing import check_extra

@@ -18,21 +18,22 @@ from sage_rlvr.contrib.methods.alpha_dpg import Filtered, alpha_dpg
 from sage_rlvr.contrib.methods.distinct import DistinctRight
 from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
 from sage_rlvr.contrib.methods.passk_training import AnalyticPassAtK
-from sage_rlvr.contrib.methods.pkpo import PassAtK, pkpo
+from sage_rlvr.contrib.methods.pkpo import PassAtKAdvantage, pkpo
 from sage_rlvr.contrib.methods.rs_grpo import RiskSeeking
 from sage_rlvr.contrib.methods.ucpo import UniformRight
 from sage_rlvr.contrib.methods.w_reinforce import Signed, nsr, psr, w_reinforce
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
-    Dead,
     GroupCentered,
     GroupNormalized,
+    GroupSignals,
     LeaveOneOut,
-    PlaceboRight,
     PowerNormalized,
-    Seen,
+    ZeroVariance,
     sees,
 )
+from sage_rlvr.core.advantages.placebo import PlaceboRight
+from sage_rlvr.core.advantages.prompts import Focal, PromptWeighted
 from sage_rlvr.core.method import Method, credit
 from sage_rlvr.core.reductions import FixedBudget, TokenMean
 from sage_rlvr.core.reward_kl import kl_share
@@ -43,13 +44,14 @@ from sage_rlvr.methods import maxrl
 from sage_rlvr.testing import check_advantage
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
-SEEN = Seen(
+SEEN = GroupSignals(
     torch.full((1, 8), 4),
     torch.tensor([[-2.0, -2, -3, -1, -4, -2, -5, -6]]),
     torch.tensor([[-2.5, -2.5, -9, -9, -3, -9, -9, -9]]),
     torch.tensor([[0, 0, 5, 5, 1, 6, 7, 8]]),
 )
-BLIND = [PowerNormalized(), PowerNormalized(0.5), RiskSeeking(), PassAtK(4), PassAtK(4, "sloo"), AnalyticPassAtK(4)]
+PKPO = [PassAtKAdvantage(4), PassAtKAdvantage(4, "sloo")]
+BLIND = [PowerNormalized(), PowerNormalized(0.5), RiskSeeking(), *PKPO, AnalyticPassAtK(4)]
 SEEING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), Filtered(), DifferentialSmoothing(), UniformRight()]
 
 
@@ -74,8 +76,8 @@ def test_known_utilities(p: float):
     assert slope(GroupCentered(), p, 6) == pytest.approx(5 / 6)
     assert slope(PowerNormalized(0.0), p, 6) == pytest.approx(5 / 6)
     for baseline in ("sloo1", "sloo"):
-        assert slope(PassAtK(4, baseline), p, 6) == pytest.approx(4 * (1 - p) ** 3, rel=1e-5)
-    assert slope(PassAtK(1, "sloo"), p, 6) == pytest.approx(1, rel=1e-6)
+        assert slope(PassAtKAdvantage(4, baseline), p, 6) == pytest.approx(4 * (1 - p) ** 3, rel=1e-5)
+    assert slope(PassAtKAdvantage(1, "sloo"), p, 6) == pytest.approx(1, rel=1e-6)
     for right, wrong in ((1.0, 0.0), (0.0, 1.0), (0.1, 1.0), (2.0, 3.0)):
         assert slope(Signed(right, wrong), p, 6) == pytest.approx(right + wrong)
 
@@ -144,8 +146,8 @@ def test_grpo_and_risk_tend_to_their_utilities():
 def test_pkpo_by_hand():
     """n = 5, k = 3, y = (1, 0, 0, 1, 0): sloo1 (.3, 0, 0, .3, 0), sloo .6 - .75 * .75 and .5 - .75; here times n."""
     rewards = torch.tensor([[1.0, 0, 0, 1, 0]])
-    assert (PassAtK(3)(rewards) / 5)[0].tolist() == pytest.approx([0.3, 0, 0, 0.3, 0])
-    assert (PassAtK(3, "sloo")(rewards) / 5)[0].tolist() == pytest.approx([0.0375, -0.25, -0.25, 0.0375, -0.25])
+    assert (PassAtKAdvantage(3)(rewards) / 5)[0].tolist() == pytest.approx([0.3, 0, 0, 0.3, 0])
+    assert (PassAtKAdvantage(3, "sloo")(rewards) / 5)[0].tolist() == pytest.approx([0.0375, -0.25, -0.25, 0.0375, -0.25])
 
 
 @pytest.mark.parametrize("baseline", ["sloo1", "sloo"])
@@ -156,9 +158,9 @@ def test_the_k_of_pkpo_is_that_of_the_step(baseline):
     tree = TokenTree.bandit(4)
     logits, right = torch.tensor([[0.3, -0.2, 0.5, 0.1]]), torch.tensor([1.0, 0, 0, 1])
     for step, k in enumerate(wanted):
-        plain = PassAtK(k, baseline)
+        plain = PassAtKAdvantage(k, baseline)
         assert torch.equal(credit(method, REWARDS, step=step, total_steps=9).grouped, plain(REWARDS))
-        assert torch.equal(credit(flat, REWARDS, step=step, total_steps=9).grouped, PassAtK(4, baseline)(REWARDS))
+        assert torch.equal(credit(flat, REWARDS, step=step, total_steps=9).grouped, PassAtKAdvantage(4, baseline)(REWARDS))
         args = {"rewards": right, "group_size": 6, "step": step, "total_steps": 9}
         found = [tree.expected_gradient(one, logits, logits, **args) for one in (method, replace(method, advantage=plain))]
         assert torch.equal(*found) and found[0].any()
@@ -191,8 +193,9 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
 
 
 @pytest.mark.parametrize("part", [
-    *(kind() for kind in ADVANTAGES.values() if kind is not PlaceboRight), PlaceboRight(DistinctRight()),
-    PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
+    *(kind() for kind in ADVANTAGES.values() if kind not in (PlaceboRight, PromptWeighted)), PlaceboRight(DistinctRight()),
+    PromptWeighted(GroupNormalized(), Focal()),
+    PassAtKAdvantage(1), PassAtKAdvantage(3, "sloo"), PassAtKAdvantage(Linear(4, 1)), DistinctRight(1),
     DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Filtered(form="released"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"),
     Signed(normalize_by="group"), Signed(normalize_by="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
 ], ids=str)  # fmt: skip
@@ -203,29 +206,29 @@ def test_the_laws_of_an_advantage_and_what_it_declares_of_groups_with_nothing_to
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        (Dead(all_right=0.1), "all right earns .* 0.1 is declared"),
-        (Dead(all_wrong="compared"), "all wrong earns .* compared is declared"),
-        (Dead(none_right="refused"), "none right earns .* not refused"),
-        (Dead(none_right=0.0), "none right earns .* 0.0 is declared"),
+        (ZeroVariance(all_right=0.1), "all right earns .* 0.1 is declared"),
+        (ZeroVariance(all_wrong="compared"), "all wrong earns .* compared is declared"),
+        (ZeroVariance(none_right="refused"), "none right earns .* not refused"),
+        (ZeroVariance(none_right=0.0), "none right earns .* 0.0 is declared"),
     ],
 )
 def test_what_is_declared_wrongly_is_found(monkeypatch, wrong, words):
     monkeypatch.setattr(GroupNormalized, "dead", lambda part, size: wrong)
     with pytest.raises(AssertionError, match=words):
         check_advantage(GroupNormalized())
-    monkeypatch.setattr(Filtered, "dead", lambda part, size: Dead("compared", 0.0, "compared"))
+    monkeypatch.setattr(Filtered, "dead", lambda part, size: ZeroVariance("compared", 0.0, "compared"))
     with pytest.raises(AssertionError, match="none_right: the advantage rejects"):
         check_advantage(Filtered())
 
 
-def one_right(count: int, gap: float = 0.0) -> tuple[torch.Tensor, Seen]:
+def one_right(count: int, gap: float = 0.0) -> tuple[torch.Tensor, GroupSignals]:
     """A group of `count` with one right completion, whose reference log-prob is `gap` above the policy's."""
     rewards = torch.zeros(1, count)
     rewards[0, 0] = 1
     policy = torch.full((1, count), -3.0)
     reference = policy.clone()
     reference[0, 0] += gap
-    return rewards, Seen(torch.full((1, count), 4), policy, reference)
+    return rewards, GroupSignals(torch.full((1, count), 4), policy, reference)
 
 
 def test_alpha_dpg_clips_the_ratio_and_the_released_code_the_reward():
@@ -297,7 +300,7 @@ def test_log_of_distinct_by_hand():
 def test_one_right_answer_makes_distinct_pass_at_k():
     pi, right = [0.3, 0.5, 0.2], [True, False, False]
     there = values(DistinctRight(3), pi, pi, right, 6)
-    assert there == pytest.approx(values(PassAtK(3), pi, pi, right, 6), abs=1e-6)
+    assert there == pytest.approx(values(PassAtKAdvantage(3), pi, pi, right, 6), abs=1e-6)
 
 
 def test_alpha_dpg_by_hand():
@@ -309,7 +312,7 @@ def test_alpha_dpg_by_hand():
 
 
 def test_alpha_dpg_at_the_reference_is_maxrl():
-    seen = Seen(SEEN.lengths, SEEN.policy, SEEN.policy)
+    seen = GroupSignals(SEEN.lengths, SEEN.policy, SEEN.policy)
     assert torch.allclose(Filtered(0.0)(REWARDS, seen), PowerNormalized()(REWARDS) * 8 / 7, atol=1e-5)
 
 
@@ -340,7 +343,7 @@ def test_alpha_dpg_with_the_exact_z_descends_the_divergence_itself(alpha: float,
 
 def test_smoothing_by_hand():
     """Population std .484123; lengths 4, of the fifth 5: 1.290992 + .05 * 2/4, + .05 * 4/5 (its log-prob is -4)."""
-    seen = Seen(torch.tensor([[4, 4, 4, 4, 5, 4, 4, 4]]), SEEN.policy)
+    seen = GroupSignals(torch.tensor([[4, 4, 4, 4, 5, 4, 4, 4]]), SEEN.policy)
     found = DifferentialSmoothing()(REWARDS, seen)[0]
     assert found[[0, 4]].tolist() == pytest.approx([1.315992, 1.330992], abs=1e-6)
     assert found[2] == pytest.approx(-0.774595 - 0.05 * 3 / 4, abs=1e-5)  # a wrong one: less where it is unlikely
@@ -367,13 +370,13 @@ def test_laws(part, seed: int):
     rewards = (torch.rand(3, 8, generator=chance) < torch.rand(3, 1, generator=chance)).float()
     rewards[0] = 0.0
     logs = -4 * torch.rand(2, 3, 8, generator=chance)
-    seen = Seen(torch.ones(3, 8).long(), logs[0], logs[1], torch.randint(0, 4, (3, 8), generator=chance))
+    seen = GroupSignals(torch.ones(3, 8).long(), logs[0], logs[1], torch.randint(0, 4, (3, 8), generator=chance))
     found = of(part, rewards, seen)
     assert found.dtype == torch.float32 and bool(found.isfinite().all()) and not found.requires_grad
-    if not (isinstance(part, PassAtK) and part.baseline == "sloo"):
+    if not (isinstance(part, PassAtKAdvantage) and part.baseline == "sloo"):
         assert not found[0].any()
     order, groups = torch.randperm(8, generator=chance), torch.tensor([2, 0, 1])
-    there = Seen(
+    there = GroupSignals(
         *(None if v is None else v[groups][:, order] for v in (seen.lengths, seen.policy, seen.reference, seen.answers))
     )
     assert torch.allclose(of(part, rewards[groups][:, order], there), found[groups][:, order], atol=1e-5)
@@ -381,7 +384,7 @@ def test_laws(part, seed: int):
 
 @given(shift=st.integers(1, 50))
 def test_names_of_answers_do_not_matter(shift: int):
-    renamed = Seen(SEEN.lengths, SEEN.policy, SEEN.reference, (SEEN.answers * 7 + shift) % 101)
+    renamed = GroupSignals(SEEN.lengths, SEEN.policy, SEEN.reference, (SEEN.answers * 7 + shift) % 101)
     assert torch.equal(DistinctRight(4)(REWARDS, renamed), DistinctRight(4)(REWARDS, SEEN))
 
 
@@ -389,9 +392,9 @@ def test_names_of_answers_do_not_matter(shift: int):
     "part, rewards, words",
     [
         (PowerNormalized(), [[1.0, -0.5]], "reward of prompt 0, completion 1 is -0.5"),
-        (PassAtK(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
-        (PassAtK(2, "sloo"), [[1.0, 0.0]], "needs k <= 1"),
-        (PassAtK(2), [[0.5, 0.0]], "must be 0 or 1"),
+        (PassAtKAdvantage(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
+        (PassAtKAdvantage(2, "sloo"), [[1.0, 0.0]], "needs k <= 1"),
+        (PassAtKAdvantage(2), [[0.5, 0.0]], "must be 0 or 1"),
         (AnalyticPassAtK(2), [[0.5, 0.0, 0.0]], "must be 0 or 1"),
         (AnalyticPassAtK(3), [[1.0, 0.0]], "needs k <= 2"),
         (DistinctRight(4), [[1.0, 0.0]], "k = 4 with groups of 2"),
@@ -408,9 +411,9 @@ def test_rewards_that_cannot_be_read(part, rewards, words: str):
 
 def test_what_was_not_computed_is_named():
     with pytest.raises(DataError, match="DistinctRight reads 'answers'"):
-        DistinctRight(2)(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+        DistinctRight(2)(REWARDS, GroupSignals(SEEN.lengths, SEEN.policy))
     with pytest.raises(DataError, match="Filtered reads 'reference'"):
-        Filtered()(REWARDS, Seen(SEEN.lengths, SEEN.policy))
+        Filtered()(REWARDS, GroupSignals(SEEN.lengths, SEEN.policy))
     with pytest.raises(DataError, match="Filtered reads 'ref_right'"):
         Filtered(z="exact")(REWARDS, SEEN)
 
@@ -418,9 +421,9 @@ def test_what_was_not_computed_is_named():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
-        lambda: PassAtK(True), lambda: PassAtK(Linear(8, 0)),
-        lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
+        lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtKAdvantage(0),
+        lambda: PassAtKAdvantage(True), lambda: PassAtKAdvantage(Linear(8, 0)),
+        lambda: PassAtKAdvantage(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
         lambda: Signed(-1.0, 1.0), lambda: Signed(normalize_by="rows"),
         lambda: Method("", Signed(normalize_by="kept"), Clip(), None, TokenMean()),
         lambda: Method("", Signed(normalize_by="tokens"), Clip(), None, FixedBudget()),

@@ -123,7 +123,7 @@ def test_the_base_is_sampled_alike_however_many_problems_at_a_time(
     assert len(pairs) == len(one) > 5 and int(one.tried[:, 1].sum()) == 180 and set(one.step.tolist()) == {-1}
     texts = loop.tokens.decode([t[m].tolist() for t, m in zip(one.tokens, one.mask, strict=True)], [True] * len(one))
     assert all(loop.task.verify(loop.problems[p], text).right for p, text in zip(one.problem.tolist(), texts, strict=True))
-    scored = memory.Memory(loop, loop.method.buffer, 0, one)
+    scored = memory.ReplayStep(loop, loop.method.buffer, 0, one)
     drawn = scored.rows(0)
     assert torch.allclose(scored.logps(drawn), drawn.answers.logps, atol=1e-4)
     first, second = (train_step(loop, step) for step in (0, 1))
@@ -140,7 +140,7 @@ def test_the_base_is_another_model_where_the_run_names_one(write_recipe: Recipe,
     own = build(config_of(write_recipe(DPH)))
     memory.fill(own)
     assert len(held) > 5 and all(torch.equal(one, memory.stored(own).tensors()[n]) for n, one in held.tensors().items())
-    drawn = memory.Memory(loop, loop.method.buffer, 0, held)
+    drawn = memory.ReplayStep(loop, loop.method.buffer, 0, held)
     gaps = (drawn.logps(drawn.rows(0)).detach() - drawn.rows(0).answers.logps).abs()
     assert float(gaps.max()) > 1.0 and train_step(loop, 0)["replay/kl"] > 1.0
 

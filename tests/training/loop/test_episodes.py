@@ -18,17 +18,17 @@ from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import responses_of
-from sage_rlvr.models.policy import Asking
+from sage_rlvr.models.policy import PromptRenderer
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.training.groups import CompletionRows
+from sage_rlvr.training.groups import RolloutBatch
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.scores import score_rows
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.verifiers import Verdict
 
-Make = Callable[..., Loop]
+Make = Callable[..., TrainState]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def make(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """make(method, "a.b", "value", ...) -> a loop of P = 4, G = 4 on episodes."""
     monkeypatch.setitem(TASKS, "digits", Digits)
 
-    def loop(method: str = "{name: grpo, beta: 0.05}", *words: str) -> Loop:
+    def loop(method: str = "{name: grpo, beta: 0.05}", *words: str) -> TrainState:
         path = tmp_path / "recipe.yaml"
         path.write_text(
             f"steps: 6\nmodel: {policy}\ntask: {{name: digits}}\nmethod: {method}\noptimizer: {{lr: 1e-3}}\n"
@@ -67,11 +67,11 @@ class Descent:
         return {}
 
 
-def textbook(loop: Loop) -> Tensor:
+def textbook(loop: TrainState) -> Tensor:
     """GRPO's gradient, a row after the other, each its whole conversation through the plain model: the sum is over the tokens that
     the policy drew, by their places in it."""
     policy, tokens, task = copy.deepcopy(loop.policy), loop.tokens, loop.task
-    rows = CompletionRows.of(draw_groups(loop, 0).groups, tokens.pad_id)
+    rows = RolloutBatch.of(draw_groups(loop, 0).groups, tokens.pad_id)
     problems = [problem for part in rows.groups for problem in part.problems]
     said = responses_of(tokens, rows.rollout)
     right = [float(task.judge(problems[i // 4], turns).right) for i, turns in enumerate(said)]  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def test_one_update_is_the_textbook_step_over_the_policys_own_tokens(make: Make)
     wanted, loop.optimizer = textbook(loop), Descent(loop.policy)  # type: ignore[assignment]
     metrics = train_step(loop, 0)
     assert torch.allclose(loop.optimizer.seen, wanted, atol=2e-6)  # type: ignore[attr-defined]
-    rollout = draw_groups(loop, 0).everything.rollout
+    rollout = draw_groups(loop, 0).first_stage.rollout
     assert metrics["completions/length_mean"] == float(rollout.drawn.sum(1).float().mean()) < float(rollout.mask.sum() / 16)
     assert metrics["rollout/tokens"] == int(rollout.drawn.sum()) and metrics["sampler/logp_gap_max"] < 1e-4
     turns = [len(said) for said in responses_of(loop.tokens, rollout)]
@@ -156,7 +156,7 @@ def test_parts_that_know_completions_of_one_text_are_refused(make: Make, method:
 
 def test_fine_tuning_learns_the_turns_that_are_to_be_learned() -> None:
     (model, tokens), task = digit_policy(), Digits()
-    first, second = texts_of(task.examples("train", 0, 0, 2), Asking.of(task, tokens))
+    first, second = texts_of(task.examples("train", 0, 0, 2), PromptRenderer.of(task, tokens))
     eos = tokens.eos_id
     assert second.prompt == tuple(tokens.encode("2?\n"))
     assert second.tokens == (*tokens.encode("0"), eos, *tokens.encode("\n>\n2"), eos)
@@ -203,8 +203,8 @@ def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
     loop.config = replace(loop.config, teacher=Larger())
     loop = replace(loop, method=replace(loop.method, rollout=Every(each=4, clip=1e9)))
     drawn = draw_groups(loop, 1)
-    assert any(len(said) > 1 for said in responses_of(loop.tokens, drawn.second[0].rollout))
-    rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
+    assert any(len(said) > 1 for said in responses_of(loop.tokens, drawn.second_stage[0].rollout))
+    rows = RolloutBatch.of(drawn.groups, loop.tokens.pad_id)
     logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
     weights, _ = sampler_of(loop.method).weights(rows, logps)
     assert weights is not None and rows.rollout.own is not None

@@ -19,14 +19,14 @@ from sage_rlvr.runs import comparable, read_metrics
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training import scores
 from sage_rlvr.training.loop import train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.rollouts import draw_rollout
 from training.loop.loop_common import make, own_problems, run_of, weights
 
 Recipe = Callable[..., Path]
 
 
-def moved(loop: Loop) -> Loop:
+def moved(loop: TrainState) -> TrainState:
     """The policy a little away from its reference, so that the KL has a gradient."""
     torch.manual_seed(1)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def row_laws(model: torch.nn.Module, prompt: list[int], completion: list[int], t
     return torch.log_softmax(logits / temperature, -1)
 
 
-def textbook(loop: Loop, epochs: int, rate: float, beta: float, exact: bool = False) -> list[Tensor]:
+def textbook(loop: TrainState, epochs: int, rate: float, beta: float, exact: bool = False) -> list[Tensor]:
     """GRPO as the paper writes it, one row after the other, on a copy of the policy; the gradient of each update.
 
     Its leash is k3, or, `exact`, sum_v [f log(f / p) - f + p]: KL(f || p) of the whole next-token distributions.
@@ -138,11 +138,11 @@ def leashed(beta: float = 0.5) -> Method:
 
 
 @pytest.fixture
-def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loop]:
+def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainState]:
     """exact("updates.epochs", "3", ...): a loop of `leashed`, its policy a little away from its reference."""
     monkeypatch.setitem(METHODS, "leashed", leashed)
 
-    def loop(*words: str) -> Loop:
+    def loop(*words: str) -> TrainState:
         return moved(make(write_recipe("leashed", name="leashed.yaml"), *zip(words[::2], words[1::2], strict=True)))
 
     return loop
@@ -150,7 +150,7 @@ def exact(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["1.0", "0.7"])
-def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop], temperature: str) -> None:
+def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., TrainState], temperature: str) -> None:
     loop = exact("rollout.temperature", temperature)
     wanted, without = textbook(loop, 1, 0.0, 0.5, exact=True)[0], textbook(loop, 1, 0.0, 0.0)[0]
     loop.optimizer = Descent(loop.policy, 0.0)  # type: ignore[assignment]
@@ -163,7 +163,7 @@ def test_an_exact_leash_is_the_sum_over_the_vocabulary(exact: Callable[..., Loop
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [(), ("updates.micro_batch", "1"), ("updates.micro_batch", "3")])
-def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tuple[str, ...]) -> None:
+def test_an_exact_leash_over_three_updates(exact: Callable[..., TrainState], parts: tuple[str, ...]) -> None:
     """Each update sums over the policy as it is by then; micro-batches add up to the same."""
     loop = exact("updates.epochs", "3", *parts)
     wanted = textbook(loop, 3, 0.1, 0.5, exact=True)
@@ -177,7 +177,7 @@ def test_an_exact_leash_over_three_updates(exact: Callable[..., Loop], parts: tu
 
 @pytest.mark.slow
 def test_distributions_are_made_for_a_micro_batch_at_a_time_and_for_nobody_else(
-    exact: Callable[..., Loop], write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    exact: Callable[..., TrainState], write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[bool, int, bool]] = []
     inner = scores.score

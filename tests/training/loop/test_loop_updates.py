@@ -168,7 +168,27 @@ def test_an_update_without_a_signal_moves_a_guided_policy_unless_it_is_skipped(
     # a policy that has moved.
     assert norms[0] < 0.1 and (weights(plain) - start).abs().median() > 5e-4
     assert torch.equal(weights(skipped), start) and not skipped.optimizer.adam.state
-    assert left["optimizer/lr"] == 0 and left["optimizer/grad_norm"] > 0
+    assert left["optimizer/lr"] == 0 and "optimizer/grad_norm" not in left
+
+
+@pytest.mark.parametrize("more", ["", "micro_batch: 1, ", "epochs: 2, minibatches: 2, "])
+def test_a_skipped_update_computes_nothing(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    """Neither a forward of the policy nor a backward; its metrics are those of the rollout's own scores."""
+    unpaid(monkeypatch)
+    forwards, backwards, score_rows, backward = [], [], engine.score_rows, torch.Tensor.backward
+    monkeypatch.setattr(engine, "score_rows", lambda *args, **read: forwards.append(1) or score_rows(*args, **read))
+    monkeypatch.setattr(torch.Tensor, "backward", lambda self: backwards.append(1) or backward(self))
+    rows = {}
+    for skip in ("never", "always"):
+        forwards.clear()
+        backwards.clear()
+        loop = make(write_recipe(BRANCH, more=f"updates: {{{more}skip_without_signal: {skip}}}\n"))
+        rows[skip] = train_step(loop, 0)
+        assert (skip == "never") == bool(backwards) and (skip == "never" and bool(more)) == bool(forwards)
+    if "epochs" not in more:  # later updates are of a policy that has moved
+        names = set(rows["always"]) - {"optimizer/lr"}
+        assert names == set(rows["never"]) - {"optimizer/lr", "optimizer/grad_norm"}
+        assert {name: rows["always"][name] for name in names} == pytest.approx({name: rows["never"][name] for name in names})
 
 
 def test_without_a_kl_nothing_moves_where_nothing_is_earned(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +218,8 @@ def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest
 
     monkeypatch.setattr(PlainSampler, "draw", drawn)
     loop = make(write_recipe(BRANCH, more="updates: {minibatches: 4, skip_without_signal: always}\n"))
-    assert train_step(loop, 0)["advantage/no_signal_frac"] == 0.75
+    row = train_step(loop, 0)
+    assert row["advantage/no_signal_frac"] == 0.75 and row["optimizer/grad_norm"] > 0
     assert {float(state["step"]) for state in loop.optimizer.adam.state.values()} == {1.0}
 
 

@@ -26,13 +26,13 @@ from sage_rlvr.training import rollouts as engine
 from sage_rlvr.training import samplers
 from sage_rlvr.training.groups import Groups, together
 from sage_rlvr.training.loop import build, train, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.rollouts import draw, problems_of_step
 from sage_rlvr.training.state import model_tensors
 from training.loop.loop_common import own_problems
 
 Recipe = Callable[..., Path]
-Make = Callable[..., Loop]
+Make = Callable[..., TrainState]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def make(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Make:
     """make(plan, "a.b", "value", ...) -> a loop of P = 4, G = 4 whose method has that rollout plan (None: no plan)."""
     monkeypatch.setitem(METHODS, "planned", planned)
 
-    def loop(plan: Plan | None, *words: str, beta: float = 0.05) -> Loop:
+    def loop(plan: Plan | None, *words: str, beta: float = 0.05) -> TrainState:
         settings = "" if plan is None else f", least: {plan.least}, most: {plan.most}, max_refills: {plan.max_refills}"
         method = f"{{name: {'grpo' if plan is None else 'planned'}, beta: {beta}{settings}}}"
         pairs = list(zip(words[::2], words[1::2], strict=True))
@@ -69,7 +69,7 @@ def make(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Make:
     return loop
 
 
-def state(loop: Loop) -> dict[str, Tensor]:
+def state(loop: TrainState) -> dict[str, Tensor]:
     """Copies of weights and moments."""
     return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
 
@@ -144,7 +144,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     seen: list[tuple[int, int]] = []
     inner = samplers.draw
 
-    def recorded(loop: Loop, step: int, first: int, count: int) -> Groups:
+    def recorded(loop: TrainState, step: int, first: int, count: int) -> Groups:
         seen.append((first, count))
         return inner(loop, step, first, count)
 
@@ -157,19 +157,19 @@ def test_only_marked_groups_are_kept_and_what_is_missing_is_refilled(make: Make,
     for step in range(6):
         draws.clear()
         drawn = draw_groups(loop, step)
-        rewards = drawn.everything.rewards
+        rewards = drawn.first_stage.rewards
         mixed = (rewards.sum(1) > 0) & (rewards.sum(1) < 4)
-        assert torch.equal(drawn.kept, mixed) and int(mixed.sum()) <= 4
+        assert torch.equal(drawn.kept_mask, mixed) and int(mixed.sum()) <= 4
         assert bool((drawn.groups[0].rewards.std(1) > 0).all()) and drawn.groups[0].rewards.shape == (int(mixed.sum()), 4)
         kept = 0
         for n, (first, count) in enumerate(draws):  # each refill draws what the draws before it left missing
             assert first == sum(c for _, c in draws[:n]) and count == 4 - kept
             kept += int(mixed[first : first + count].sum())
         assert drawn.refills == len(draws) - 1 <= 3 and (kept == 4 or drawn.refills == 3)
-        names = [p.problem_id for p in drawn.everything.problems]
+        names = [p.problem_id for p in drawn.first_stage.problems]
         assert len(set(names)) == len(names)
         again = draw_groups(loop, step)
-        assert rows(again.everything) == rows(drawn.everything) and torch.equal(again.kept, drawn.kept)
+        assert rows(again.first_stage) == rows(drawn.first_stage) and torch.equal(again.kept_mask, drawn.kept_mask)
         found.append(drawn.refills)
     assert max(found) > 0
 
@@ -180,7 +180,7 @@ def test_refills_are_bounded(make: Make, draws: list[tuple[int, int]]) -> None:
         draws.clear()
         drawn = draw_groups(make(replace(NEVER, max_refills=refills)), 0)
         assert draws == [(4 * n, 4) for n in range(refills + 1)]
-        assert drawn.refills == refills and not drawn.kept.any() and len(drawn.kept) == 4 * (refills + 1)
+        assert drawn.refills == refills and not drawn.kept_mask.any() and len(drawn.kept_mask) == 4 * (refills + 1)
     draws.clear()
     draw_groups(make(ALWAYS), 0)
     draw_groups(make(None), 0)
@@ -234,7 +234,7 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
     loop = make(MIXED, beta=0.0)
     drawn = draw_groups(loop, 0)
     groups = drawn.groups[0]
-    assert drawn.refills > 0 and not drawn.kept.all()
+    assert drawn.refills > 0 and not drawn.kept_mask.all()
     centered = groups.rewards - groups.rewards.mean(1, keepdim=True)
     advantages = (centered / (groups.rewards.std(1, keepdim=True) + 1e-4)).flatten()
     completions, loss = rows(groups), torch.zeros(())
@@ -258,13 +258,13 @@ def test_the_gradient_is_that_of_the_kept_groups(make: Make) -> None:
 def test_metrics_describe_what_was_drawn_and_what_was_kept(make: Make) -> None:
     loop = make(MIXED)
     drawn = draw_groups(loop, 0)
-    rewards, kept = drawn.everything.rewards, drawn.kept
+    rewards, kept = drawn.first_stage.rewards, drawn.kept_mask
     metrics = train_step(loop, 0)
     assert 0 < int(kept.sum()) < len(kept)
     assert metrics["reward/mean"] == pytest.approx(float(rewards.sum()) / rewards.numel())
     assert metrics["reward/kept_mean"] == pytest.approx(float(rewards[kept].sum()) / rewards[kept].numel())
     assert metrics["reward/zero_variance_frac"] == pytest.approx(1 - int(kept.sum()) / len(kept))
-    lengths = [len(row) for row in rows(drawn.everything)]
+    lengths = [len(row) for row in rows(drawn.first_stage)]
     assert metrics["rollout/tokens"] == sum(lengths) and metrics["rollout/completions"] == len(lengths)
     assert metrics["completions/length_mean"] == pytest.approx(sum(lengths) / len(lengths))
     assert metrics["rollout/groups_kept"] == int(kept.sum()) and metrics["rollout/refills"] == drawn.refills
@@ -283,7 +283,7 @@ def test_chance_goes_by_the_number_of_a_completion_within_the_step(make: Make, m
     )
     drawn = draw_groups(loop, 0)
     train_step(loop, 0)
-    wanted = [4 * n + g for n in drawn.kept.nonzero().flatten().tolist() for g in range(4)]
+    wanted = [4 * n + g for n in drawn.kept_mask.nonzero().flatten().tolist() for g in range(4)]
     assert seen[0].row_ids.tolist() == wanted != list(range(len(wanted)))
     assert seen[0].rewards.tolist() == drawn.groups[0].rewards.flatten().tolist()
 

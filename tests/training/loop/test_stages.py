@@ -24,14 +24,14 @@ from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
-from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups
+from sage_rlvr.training.groups import DrawnGroups, Groups, RolloutBatch
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
 from sage_rlvr.verifiers import Verdict
 
-Make = Callable[..., Loop]
+Make = Callable[..., TrainState]
 BASELINES = ("union", "stages", "second")
 
 
@@ -39,7 +39,7 @@ BASELINES = ("union", "stages", "second")
 def make(write_recipe: Callable[..., Path]) -> Make:
     """make("{name: dars}", "a.b", "value", ...) -> a loop of P = 4, G = 4."""
 
-    def loop(method: str, *words: str) -> Loop:
+    def loop(method: str, *words: str) -> TrainState:
         pairs = list(zip(words[::2], words[1::2], strict=True))
         return build(load_config(TrainConfig, write_recipe(method, steps=6), pairs))
 
@@ -63,22 +63,22 @@ class Keeping(Given):
         return torch.ones(len(rewards), dtype=torch.bool)
 
 
-def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
+def with_plan(loop: TrainState, plan: Any, **parts: Any) -> TrainState:
     loop.method = replace(loop.method, rollout=plan, **parts)
     return loop
 
 
-def in_place_of(loop: Loop, task: type[Countdown]) -> None:
+def in_place_of(loop: TrainState, task: type[Countdown]) -> None:
     """The same world, by another class."""
     loop.task = task(**{one.name: getattr(loop.task, one.name) for one in fields(loop.task)})  # type: ignore[arg-type]
     loop.ask = replace(loop.ask, task=loop.task)
 
 
-def weights(loop: Loop) -> dict[str, Tensor]:
+def weights(loop: TrainState) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
 
 
-def completions(groups: Groups | CompletionRows, size: int) -> list[list[tuple[int, ...]]]:
+def completions(groups: Groups | RolloutBatch, size: int) -> list[list[tuple[int, ...]]]:
     """By prompt."""
     rows = [tuple(row[mask].tolist()) for row, mask in zip(groups.rollout.tokens, groups.rollout.mask, strict=True)]
     return [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -105,14 +105,14 @@ def test_without_room_it_is_its_loss_without_a_plan_bit_for_bit(make: Make) -> N
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_completions_depend_on_no_other_prompt_and_on_no_plan(make: Make, baseline: str) -> None:
     loop = make("{name: dars}")
-    plain = by_number((draw_groups(with_plan(loop, None), 1).everything,))
+    plain = by_number((draw_groups(with_plan(loop, None), 1).first_stage,))
     some, more = (draw_groups(with_plan(loop, Given(baseline=baseline, more=n)), 1) for n in ((0, 2, 5, 2), (6, 6, 6, 6)))
-    assert by_number((some.everything,)) == by_number((more.everything,)) == plain
-    first, all_ = by_number(some.second), by_number(more.second)
+    assert by_number((some.first_stage,)) == by_number((more.first_stage,)) == plain
+    first, all_ = by_number(some.second_stage), by_number(more.second_stage)
     assert sorted(first) == [1, 2, 3] and [len(first[n]) for n in (1, 2, 3)] == [2, 5, 2]
     assert all(own == all_[n][: len(own)] for n, own in first.items())
     assert all_[0][:4] != plain[0], "drawn anew, not once more"
-    ids = torch.cat([part.row_ids for part in (some.everything, *some.second)]).tolist()
+    ids = torch.cat([part.row_ids for part in (some.first_stage, *some.second_stage)]).tolist()
     assert len(set(ids)) == len(ids) == 16 + 9 and ids[:16] == list(range(16)) and min(ids[16:]) >= FIRST_EXTRA_ROW
 
 
@@ -137,16 +137,16 @@ def test_which_groups_are_trained_on(make: Make) -> None:
     }
     for name, groups in wanted.items():
         drawn = draw_groups(with_plan(loop, Keeping(baseline=name)), 1)
-        assert trained(drawn) == groups and drawn.kept.tolist() == [name != "second", True, True, True]
+        assert trained(drawn) == groups and drawn.kept_mask.tolist() == [name != "second", True, True, True]
     union = draw_groups(with_plan(loop, Keeping()), 1)
-    second, whole = by_number(union.second), by_number(union.groups)
-    assert all(own == by_number((union.everything,))[n] + second.get(n, []) for n, own in whole.items())
+    second, whole = by_number(union.second_stage), by_number(union.groups)
+    assert all(own == by_number((union.first_stage,))[n] + second.get(n, []) for n, own in whole.items())
     for part in union.groups:
-        more = {n: row.tolist() for one in union.second for n, row in zip(one.numbers.tolist(), one.rewards, strict=True)}
+        more = {n: row.tolist() for one in union.second_stage for n, row in zip(one.numbers.tolist(), one.rewards, strict=True)}
         for n, row, said in zip(part.numbers.tolist(), part.rewards, part.undecided, strict=True):
-            assert row.tolist() == union.everything.rewards[n].tolist() + more.get(n, []) and len(said) == len(row)
+            assert row.tolist() == union.first_stage.rewards[n].tolist() + more.get(n, []) and len(said) == len(row)
     none = draw_groups(with_plan(loop, Keeping(more=(0, 0, 0, 0))), 1)  # whatever a processor makes the policy draw
-    assert none.second == () and len(none.groups) == 1
+    assert none.second_stage == () and len(none.groups) == 1
     assert draw_groups(with_plan(loop, Given(more=(0, 0, 0, 0), baseline="second")), 1).groups == ()
 
 
@@ -201,7 +201,7 @@ def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPa
     owners: list[Tensor] = []
     inner = training.micro_batches
 
-    def batches(loop: Loop, whole: Any, groups: CompletionRows, rows: Tensor) -> Any:
+    def batches(loop: TrainState, whole: Any, groups: RolloutBatch, rows: Tensor) -> Any:
         assert groups.group_size is None and whole.group_size is None
         owners.append(groups.owners[rows])
         return inner(loop, whole, groups, rows)
@@ -216,17 +216,17 @@ def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPa
 def test_metrics_say_what_both_stages_cost_and_what_the_policy_does(make: Make) -> None:
     loop = make("{name: dars, max_completions: 12}")
     drawn = draw_groups(loop, 1)
-    first, extra = drawn.everything.rewards, Dars(12).extra(drawn.everything.rewards)
+    first, extra = drawn.first_stage.rewards, Dars(12).extra(drawn.first_stage.rewards)
     plain = train_step(with_plan(make("{name: dars}"), None), 1)
     metrics = train_step(loop, 1)
     assert int(extra.max()) > 0 and metrics["rollout/second_stage"] == int(extra.sum())
     assert metrics["rollout/completions"] == 16 + int(extra.sum()) and metrics["rollout/extra_max"] == int(extra.max())
     assert metrics["rollout/extended_frac"] == float((extra > 0).float().mean())
-    tokens = sum(int(part.rollout.mask.sum()) for part in (drawn.everything, *drawn.second))
+    tokens = sum(int(part.rollout.mask.sum()) for part in (drawn.first_stage, *drawn.second_stage))
     assert metrics["rollout/tokens"] == tokens > plain["rollout/tokens"]
     same = ("reward/mean", "reward/zero_variance_frac", "completions/length_mean", "verifier/undecided_frac")
     assert [metrics[name] for name in same] == [plain[name] for name in same], "of the first stage alone"
-    assert metrics["reward/mean"] == float(first.mean()) and metrics["rollout/groups_kept"] == int(drawn.kept.sum())
+    assert metrics["reward/mean"] == float(first.mean()) and metrics["rollout/groups_kept"] == int(drawn.kept_mask.sum())
     kept = torch.cat([part.rewards.flatten() for part in drawn.groups])
     assert metrics["reward/kept_mean"] == pytest.approx(float(kept.mean()))
 
@@ -235,8 +235,8 @@ def test_the_control_draws_as_many_completions(make: Make) -> None:
     found = []
     for plan in (Dars(), UniformStages()):
         drawn = draw_groups(with_plan(make("{name: dars}"), plan), 1)
-        found.append(sum(part.rewards.numel() for part in drawn.second))
-        sizes = [part.rewards.shape[1] for part in drawn.second]
+        found.append(sum(part.rewards.numel() for part in drawn.second_stage))
+        sizes = [part.rewards.shape[1] for part in drawn.second_stage]
         assert plan == Dars() or max(sizes) - min(sizes) <= 1
     assert found[0] == found[1] > 0
 
@@ -253,8 +253,8 @@ def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> Non
     assert loop.method.buffer == buffer
     drawn = draw_groups(with_plan(loop, Given(more=(6, 6, 6, 6))), 1)
     train_step(loop, 1)
-    kept, right = stored(loop), sum(int(part.rewards.sum()) for part in (drawn.everything, *drawn.second))
-    assert int(kept.tried[:, 1].sum()) == 16 + 24 and int(kept.tried[:, 2].sum()) == right > int(drawn.everything.rewards.sum())
+    kept, right = stored(loop), sum(int(part.rewards.sum()) for part in (drawn.first_stage, *drawn.second_stage))
+    assert int(kept.tried[:, 1].sum()) == 16 + 24 and int(kept.tried[:, 2].sum()) == right > int(drawn.first_stage.rewards.sum())
 
 
 # ---- a second stage under guidance
@@ -282,7 +282,7 @@ class Says:
 COMPOSED = "{name: compose, beta: 0.0, advantage: leave_one_out, reduction: fixed_budget, rollout_plan: {name: guided, each: 6%s}}"
 
 
-def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> Loop:
+def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> TrainState:
     loop = make(COMPOSED % more, "teacher", "rules", *edits)
     in_place_of(loop, Hinted)
     loop.config = replace(loop.config, teacher=Says(words))
@@ -292,16 +292,17 @@ def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> Loop
 def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_ratio(make: Make) -> None:
     loop, plain = taught(make, more=", clip: 1.5"), make(COMPOSED % ", guided: false")
     drawn, control = draw_groups(with_plan(loop, Kept()), 1), draw_groups(plain, 1)
-    assert by_number((drawn.everything,)) == by_number((control.everything,))
-    assert by_number(draw_groups(with_plan(loop, Kept()), 1).second) == by_number(drawn.second), "as a run that goes on draws it"
+    assert by_number((drawn.first_stage,)) == by_number((control.first_stage,))
+    again = draw_groups(with_plan(loop, Kept()), 1)
+    assert by_number(again.second_stage) == by_number(drawn.second_stage), "as a run that goes on draws it"
     assert [(one.path, one.value) for one in refusals(plain.method, "trl")] == [("rollout", "GuidedStages")]
-    (second,), (other,) = drawn.second, control.second
-    wrong = (drawn.everything.rewards.sum(1) == 0).nonzero().squeeze(1).tolist()
+    (second,), (other,) = drawn.second_stage, control.second_stage
+    wrong = (drawn.first_stage.rewards.sum(1) == 0).nonzero().squeeze(1).tolist()
     assert 0 < len(wrong) < 4 and second.numbers.tolist() == wrong == other.numbers.tolist()
     assert second.prompts == other.prompts, "the prompts that they are trained under"
     assert completions(second, 6) != completions(other, 6) and second.guided is not None and bool(second.guided.all())
     assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
-    rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
+    rows = RolloutBatch.of(drawn.groups, loop.tokens.pad_id)
     logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
     weights, metrics = sampler_of(loop.method).weights(rows, logps)
     assert weights is not None and weights[~rows.column("guided")].eq(1).all()
@@ -327,7 +328,7 @@ class Kept(GuidedStages):
         return torch.ones(len(rewards), dtype=torch.bool)
 
 
-def law(loop: Loop, prompt: list[int], ids: list[int]) -> float:
+def law(loop: TrainState, prompt: list[int], ids: list[int]) -> float:
     logits = loop.policy(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
     return float(torch.log_softmax(logits, -1)[range(len(ids)), ids].sum().detach())
 

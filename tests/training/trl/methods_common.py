@@ -23,7 +23,8 @@ from sage_rlvr.core import (
     TokenWeight,
 )
 from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.guides import Branch, Token
+from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, no_kl, rloo, sage

@@ -19,7 +19,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
 from sage_rlvr.core import CosineCycles, Key, Signals
-from sage_rlvr.core.guides import Branch, Flat, Random, Token
+from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo
+from sage_rlvr.core.guides.random import Random
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.training.trl import SageTrainer
 from training.trl.spy_common import keep_inputs
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, same, weights
@@ -80,6 +82,31 @@ def test_q_is_that_of_the_policy_that_generated_the_data(layout: str, tiny_polic
     assert moved > 0.03  # a policy that moved this far has other entropies: a q of the wrong policy would show
 
 
+@pytest.mark.parametrize("layout", ["accumulated", "moves: accumulated", "plain"])
+@pytest.mark.parametrize("guide", [Branch("p60", ratio=0.5), Placebo(Token())], ids=["percentile", "placebo"])
+def test_a_guide_of_the_batch_sees_the_whole_generation_batch(guide: Guide, layout: str, tiny_policy: Path, tmp_path: Path):
+    trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=guide)
+    trainer.train()
+    assert len(trainer.seen) == 3 * LAYOUTS[layout][0] and min(size for _, size in trainer.seen) > 0
+
+
+def test_accumulation_leaves_the_gradient_of_a_percentile_as_it_is(tiny_policy: Path, tmp_path: Path):
+    """Two micro-batches of 6 rows, and one batch of the same 12, from the same rollout: the same weights after a step."""
+
+    def stepped(rows: int, accumulate: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        sizes = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulate}
+        args = arguments(tmp_path / str(rows), "accumulated", max_steps=1, optim="sgd", steps_per_generation=accumulate, **sizes)
+        trainer = build(tiny_policy, args, guide=Branch("p60", ratio=0.5))
+        before = weights(trainer)
+        trainer.train()
+        return before, weights(trainer)
+
+    (before, one), (_, parts) = stepped(12, 1), stepped(6, 2)
+    assert not same(before, one)
+    for name, value in one.items():
+        torch.testing.assert_close(parts[name], value, atol=1e-6, rtol=1e-5)
+
+
 def test_noise_is_addressed_by_the_row_and_the_optimizer_step(tiny_policy: Path, tmp_path: Path):
     guide = Random(eps=1.0, sigma=CosineCycles(0.3, 0.1, cycles=2))
     with pytest.warns(UserWarning, match="noise only"):
@@ -110,7 +137,7 @@ def test_tokens_of_a_tool_are_not_shaped(tiny_policy: Path, tmp_path: Path):
         masks = [[1, 1, 0, 0, 1, 1] for _ in prompts]
         return {"prompt_ids": ids, "completion_ids": written, "logprobs": None, "env_mask": masks}
 
-    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), Spy, guide=Branch(0.0, 1.0), rollout_func=rollout)
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), Spy, guide=Branch(0.0, ratio=1.0), rollout_func=rollout)
     caught: list[dict[str, Any]] = []
     keep_inputs(trainer, caught)
     trainer.train()
@@ -220,6 +247,18 @@ def test_evaluation_between_two_steps_changes_nothing(tiny_policy: Path, tmp_pat
 
 
 # ---- resume
+
+
+@pytest.mark.parametrize("last", [True, "checkpoint-2"])
+def test_a_finished_run_that_is_started_again_trains_no_step(tiny_policy: Path, tmp_path: Path, last: bool | str) -> None:
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    whole = build(tiny_policy, arguments(tmp_path, **options), guide=BRANCH)
+    whole.train()
+    again = build(tiny_policy, arguments(tmp_path, **options), guide=BRANCH)
+    result = again.train(resume_from_checkpoint=last if last is True else str(tmp_path / "out" / last))
+    assert (result.global_step, again.state.global_step) == (2, 2) and same(weights(whole), weights(again))
+    more = build(tiny_policy, arguments(tmp_path, **options | {"max_steps": 3}), guide=BRANCH)
+    assert more.train(resume_from_checkpoint=True).global_step == 3
 
 
 @pytest.mark.parametrize("layout", ["plain", "two rollouts a step", "moves: steps"])

@@ -20,16 +20,19 @@ from transformers import AutoModelForCausalLM
 
 from sage_rlvr.contrib.methods.erank import erank
 from sage_rlvr.core import (
+    Key,
     Linear,
     Method,
     Signals,
     advantages_of,
 )
 from sage_rlvr.core.advantages import LeaveOneOut
+from sage_rlvr.core.extras.tokens.base import weights_of
+from sage_rlvr.core.method import credit
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.errors import DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, no_kl, rloo
+from sage_rlvr.methods import METHODS, bnpo, dapo, dr_grpo, grpo, no_kl, rloo
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
 from sage_rlvr.training.trl.batch import group_advantages, predicting, scale_of, seen_states, total_rewards
 from stateful import stateful
@@ -84,6 +87,37 @@ def test_a_completion_without_a_reward_leaves_the_others_as_if_it_were_not_there
             alone = signals.take(group * 4 + scored)
             wanted = advantages_of(method, values[scored][None], alone, log_q[group * 4 + scored], 1, 4)
             torch.testing.assert_close(mine[scored], wanted)
+
+
+@pytest.mark.parametrize("name", ["eapo", "steer", "high_entropy", "clip_cov"])
+@pytest.mark.parametrize(
+    "lacking", [[], [4], [4, 12, 13], [4, 5, 6], [12, 13, 14, 15]], ids=["none", "one", "two groups", "all but one", "a group"]
+)
+def test_statistics_of_the_rollout_are_over_all_its_rows(name: str, lacking: list[int]):
+    """Whatever lacks a reward: the factor on each token is the loop's, of one call with all rows, those without a group at 0."""
+    method, generator = METHODS[name](), torch.Generator().manual_seed(2)
+    weight = method.token_weight
+    assert weight is not None and weight.depends_on == "batch"
+    table = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
+    rows, width = table.numel(), 12
+    mask = torch.arange(width)[None, :] < torch.randint(3, width + 1, (rows,), generator=generator)[:, None]
+    old, ref, entropies = (torch.rand((rows, width), generator=generator) for _ in range(3))
+    signals = Signals(-3 * old, -ref, mask, torch.arange(rows), 3 * entropies)
+    loop = credit(method, table, signals, None, 1, 4, Key(0)).advantages
+    table.view(-1)[lacking] = NAN
+    by_group = torch.zeros(table.shape)
+    for group, here in enumerate(~table.isnan()):
+        if here.sum() > 1:
+            by_group[group, here] = method.advantage(table[group, here][None])[0]
+    given = replace(signals, advantages=by_group.flatten())
+    wanted = by_group.flatten()[:, None] * weights_of(weight, given, 1, 4, Key(0), method.start())[0]
+    found = group_advantages(method, table, signals, None, 1, 4, Key(0)).advantages
+    torch.testing.assert_close(torch.where(mask, found, 0.0), torch.where(mask, wanted, 0.0))
+    if not lacking:
+        torch.testing.assert_close(found, loop)
+    if name in ("eapo", "high_entropy"):  # whose statistics read entropies alone
+        others = torch.tensor([row // 4 not in {one // 4 for one in lacking} for row in range(rows)])
+        torch.testing.assert_close(found[others], loop[others])
 
 
 @pytest.mark.parametrize("method", [no_kl(), bnpo(), rloo(beta=0.0), grpo(beta=0.1)], ids=lambda method: method.name)

@@ -24,7 +24,7 @@ from loop_recorded import furthest, record
 from sage_rlvr.config import TrainConfig, decode, dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo
-from sage_rlvr.models.policy import Asking
+from sage_rlvr.models.policy import PromptRenderer
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks import TASKS
@@ -111,7 +111,7 @@ def test_a_recipe_trains_episodes_on_trl_and_goes_on_after_a_kill(config: Any, t
 def test_the_rollout_function_plays_and_its_rewards_are_of_the_policys_turns() -> None:
     model, tokens = digit_policy()
     task = Digits()
-    problems, asking = list(task.problems("train")), Asking.of(task, tokens)
+    problems, asking = list(task.problems("train")), PromptRenderer.of(task, tokens)
     prompts = [task.prompt(problem) for problem in problems]
     args = SimpleNamespace(max_completion_length=14, seed=1, temperature=1.0, use_vllm=False)
     accelerator = SimpleNamespace(unwrap_model=lambda model: model, process_index=0)
@@ -134,7 +134,7 @@ def test_the_rollout_function_plays_and_its_rewards_are_of_the_policys_turns() -
     for change, words in (({"use_vllm": True}, "use_vllm"), ({"top_k": 5}, "top_k=5")):
         trainer.args = SimpleNamespace(**vars(args) | change)
         with pytest.raises(ConfigError, match=words):
-            check_sampler(trainer, model)
+            check_sampler(trainer, model, "episodes")
     with pytest.raises(ConfigError, match="have one prompt, by which TRL finds the environment"):
         Episodes(asking, ["1?", "1?"], problems[:2])
 

@@ -20,7 +20,8 @@ trl = pytest.importorskip("trl")
 
 
 from sage_rlvr.core import Method
-from sage_rlvr.core.guides import Branch, Guide, Token
+from sage_rlvr.core.guides import Branch, Guide
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, sage
 from sage_rlvr.training.trl import grpo_config
 from sage_rlvr.training.trl.batch import scale_of

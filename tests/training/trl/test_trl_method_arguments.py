@@ -69,7 +69,7 @@ def test_the_arguments_of_the_methods_by_hand():
 class Reads(TokenWeight):
     """A token weight of 1 that reads one signal."""
 
-    needs: frozenset[str]
+    needs: frozenset[str] = frozenset()
     equation: ClassVar[str] = "1"
 
     def token_weights(self, signals: Signals, *more: Any) -> tuple[Tensor, Any]:

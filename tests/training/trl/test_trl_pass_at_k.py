@@ -22,11 +22,13 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
+import sage_rlvr.trl  # noqa: F401  # sets the verdict
 from chat_policy import chat_policy
+from sage_rlvr.api.compare import compare
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.stats.intervals import passk_interval
 from sage_rlvr.training.trl import PassAtK, SageTrainer, evaluations, held_out
+from sage_rlvr.verdicts.stats.intervals import passk_interval
 from sage_rlvr.verifiers.rewards import text_of
 from trl_common import PROMPTS, QUIET, arguments, build, on_ranks, reward, same, weights
 
@@ -103,6 +105,19 @@ def test_the_curve_of_known_counts(batch: int, tiny_policy: Path, tmp_path: Path
     assert all(isinstance(one["text"], str) and isinstance(one["cut"], bool) and one["prompt"] for one in samples)
     assert sum(one["cut"] for one in samples) == sum(row["unfinished"] for row in rows)
     assert after["eval_passk/unfinished_frac"] == pytest.approx(sum(one["cut"] for one in samples) / 16)
+
+
+@pytest.mark.parametrize("arm", [None, "mine"])
+def test_training_ends_with_the_verdict_of_compare(arm: str | None, tiny_policy: Path, tmp_path: Path, capfd: Any) -> None:
+    """Of the base at both temperatures and the last step; a run that begins with all steps done says nothing again."""
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), trl.GRPOTrainer)
+    passk(trainer, temperatures=(0.5,), arm=arm)
+    trainer.train()
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("PassAtK: "))
+    folder = tmp_path / "out" / "passk"
+    base = ",".join(str(folder / f"step-000000-T{heat}.jsonl") for heat in (0.8, 0.5))
+    answer = compare({"base": base, "rl": str(folder / "step-000001-T0.8.jsonl")}).answer.partition("\n\n")[0]
+    assert line.startswith(f"PassAtK: {answer} More: sage-rlvr compare base={folder}") and answer
 
 
 def test_k_of_the_curve(tiny_policy: Path, tmp_path: Path) -> None:
@@ -376,6 +391,13 @@ def test_evaluations_of_a_base_without_a_digest_are_made_again(before: Any, now:
     assert f"{moved} files of an earlier run" in kept.begin({"n": 4, "base": now}, fresh=True)
     assert kept.file(0, 1.0).is_file() is (moved == 1)
     assert kept.begin({"n": 4, "base": now}, fresh=False) == ""
+
+
+def test_a_finished_run_that_is_started_again_gets_no_file(tiny_policy: Path, tmp_path: Path) -> None:
+    run_to_the_end(tiny_policy, tmp_path)
+    files = sorted(file.name for file in (tmp_path / "out" / "passk").iterdir())
+    run_to_the_end(tiny_policy, tmp_path, resume=True)
+    assert sorted(file.name for file in (tmp_path / "out" / "passk").iterdir()) == files
 
 
 def test_a_run_that_gets_the_callback_late_warns_that_it_has_no_base(tiny_policy: Path, tmp_path: Path) -> None:

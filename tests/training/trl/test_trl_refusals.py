@@ -13,10 +13,13 @@ import pytest
 trl = pytest.importorskip("trl")
 
 
-from sage_rlvr.core.guides import Branch, Placebo, Token
+from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.guides.token import Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, grpo_token_mean, rloo, sage
+from sage_rlvr.training.engines import sampling_warning
 from sage_rlvr.training.trl import SageTrainer, grpo_config, release
+from sage_rlvr.training.trl.card import truncated
 from sage_rlvr.training.trl.given import check_agreement, check_source
 from sage_rlvr.training.trl.versions import TESTED
 from trl_common import arguments, build, reward, same, weights
@@ -38,8 +41,27 @@ def test_refused_at_construction(tmp_path: Path):
     corrected = arguments(tmp_path, use_bias_correction_kl=True)
     refused(corrected, "use_bias_correction_kl=False", CancellingGuide, guide=BRANCH)
     refused(arguments(tmp_path), "signal='policy'", guide=Branch(signal="reference"))
-    refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Branch(threshold="p80"))
-    refused(arguments(tmp_path, "accumulated"), "steps_per_generation=1", guide=Placebo(Token()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, []),
+        ({"top_p": 1.0, "top_k": 0, "min_p": 0.0}, []),
+        ({"top_k": -1, "min_p": None}, []),
+        ({"top_p": 0.9, "repetition_penalty": 1.1}, ["top_p=0.9", "repetition_penalty=1.1"]),
+        ({"top_k": 20, "min_p": 0.1}, ["top_k=20", "min_p=0.1"]),
+        ({"generation_kwargs": {"top_p": 0.5, "do_sample": False}}, ["top_p=0.5", "do_sample=False"]),
+        ({"top_p": 0.5, "generation_kwargs": {"top_p": 1.0}}, []),
+        ({"temperature": 0.7, "generation_kwargs": {"temperature": 0.7, "use_cache": True}}, []),
+        ({"temperature": 0.7, "generation_kwargs": {"temperature": 0.3}}, ["temperature=0.3"]),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 3}}, ["no_repeat_ngram_size=3"]),
+    ],
+)
+def test_sampling_that_is_not_the_policys_is_named_and_not_refused(fields: dict[str, Any], said: list[str], tmp_path: Path):
+    args = arguments(tmp_path, **grpo_config(grpo(beta=0.5)), **fields)
+    check_agreement(grpo(beta=0.5), args)
+    assert truncated(args) == said and all(cut in sampling_warning(truncated(args)) for cut in said)
 
 
 def test_a_percentile_is_refused_with_the_corrected_kl_as_a_threshold_is(tmp_path: Path):

@@ -54,6 +54,7 @@ SLOW = [
     *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
     "verifree",
     *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "eapo", "eapo_placebo", "erank"),
+    *("f_grpo", "f_grpo_placebo", "zero_success", "zero_success_placebo", "bbg", "bbg_placebo"),
 ]
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step
@@ -79,6 +80,10 @@ EDITED = [
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in [*SLOW, *EDITED])]
 OTHER_ESTIMATE = {"forward_kl", "forward_kl_branch"}
 """The loop sums their KL exactly and TRL estimates it from the sampled token: equal in expectation alone."""
+
+
+OWN_ROLLOUTS = {"reft"}
+"""Their first tokens are drawn by a `rollout_func` of their own, which a replay would replace (test_trl_prompt_methods)."""
 
 
 def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, Tensor]:
@@ -155,6 +160,6 @@ def test_every_recipe_that_trl_runs_is_replayed():
     """A recipe is in a list above, or `grpo_config` refuses it, or its KL is another estimate there."""
     replayed = {case.split()[0] for case in [*FAST, *SLOW, *EDITED]}
     same = {"compose", "sage"}  # with their defaults grpo and sage_branch
-    for name in {*trainable()} - same - OTHER_ESTIMATE - replayed:
+    for name in {*trainable()} - same - OTHER_ESTIMATE - OWN_ROLLOUTS - replayed:
         with pytest.raises(ConfigError, match="loop engine"):
             grpo_config(load_config(TrainConfig, name).method)

@@ -113,6 +113,13 @@ def test_a_script_is_warned_of_a_high_rate(tmp_path: Path, monkeypatch: pytest.M
         script(tmp_path, fields={"learning_rate": 1e-3}).train()
 
 
+@pytest.mark.parametrize("method", [None, grpo(beta=0.1)], ids=["guide", "method"])
+def test_a_script_is_warned_once_of_samples_that_are_not_the_policys(method: Any, tmp_path: Path):
+    with pytest.warns(UserWarning, match="sampled with top_p=0.9, but their log-probs are those of the whole policy") as said:
+        script(tmp_path, method=method, fields={"top_p": 0.9, "max_steps": 1}).train()
+    assert sum("top_p" in str(one.message) for one in said) == 1
+
+
 # ---- recipes
 
 

@@ -24,9 +24,10 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, TrainingDiverged
 from sage_rlvr.runs import comparable, read_metrics
 from sage_rlvr.training.counts.dry_run import dry_run_lines
-from sage_rlvr.training.model_card import facts, render, reward_identity
+from sage_rlvr.training.model_card import render
 from sage_rlvr.training.trl import callbacks
 from sage_rlvr.training.trl import run as trl_run
+from sage_rlvr.training.trl.card import facts, reward_identity
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward
 from sage_rlvr.verifiers.versions import VERSIONS

@@ -20,11 +20,13 @@ from safetensors.torch import save_file
 
 import sage_rlvr.training.trl.versions as trl_package
 import sage_rlvr.training.verl as verl_package
+from command import call
 from sage_rlvr import verl as entry
 from sage_rlvr.cli.app import main as cli
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.contrib.methods.adaptive_entropy import adaptive_entropy
-from sage_rlvr.core.guides import Branch, Random
+from sage_rlvr.core.guides import Branch
+from sage_rlvr.core.guides.random import Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from sage_rlvr.methods import grpo, sage
 from sage_rlvr.models.folders import embedded_policy
@@ -168,8 +170,10 @@ def test_a_dry_run_prints_the_command():
     assert command(["a=b c"]) == "python -m sage_rlvr.verl \\\n  'a=b c'"
 
 
-def test_a_dry_run_names_the_run_directory(tmp_path: Path):
-    found = command_line(tmp_path, "train", "grpo", "--dry-run", "--run", "here/mine", "--engine", "{name: verl}", "--steps", "30")
+def test_a_dry_run_names_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "grpo", "--dry-run", "--run", "here/mine", "--engine", "{name: verl}", "--steps", "30") == 0
+    found = capsys.readouterr().out
     assert f"trainer.default_local_dir={tmp_path}/here/mine/verl/checkpoints" in found and "<run>" not in found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ import torch
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.methods.ucpo import UniformRight
-from sage_rlvr.core.advantages import PlaceboRight
+from sage_rlvr.core.advantages.placebo import PlaceboRight
+from sage_rlvr.core.extras.tokens.base import weights_of
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
-from sage_rlvr.methods import bnpo, compose, dapo, dr_grpo, entropy_bonus, forward_kl, grpo, no_kl, rloo, sage
+from sage_rlvr.methods import METHODS, bnpo, compose, dapo, dr_grpo, entropy_bonus, forward_kl, grpo, no_kl, rloo, sage
 from sage_rlvr.recipes import trainable
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.verl.batch import Order, credit_batch, key_of_update, signals_of, step_metrics
@@ -63,6 +65,8 @@ REFUSED = {
     **{name: "method.extras" for name in ("dph", "expert_iteration", "nll_correct", "replay", "rft", "sft_oracle")},
     **{name: "method.extras" for name in ("remax", "remax_placebo", "redr", "redr_placebo")},
     **{name: "method.extras" for name in ("rlpr", "verifree")},
+    **{name: "placement='reward'" for name in ("pba", "pba_placebo")},
+    **{name: "sample every token" for name in ("reft", "reft_placebo", "reft_corrected")},
     **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "erank": "hidden"},
 }
 
@@ -248,6 +252,9 @@ def test_with_a_guide_alone_the_words_are_those_of_verls_own_loss():
 
 def test_what_was_never_run_is_said():
     other = {"trainer.v1.trainer_mode": "separate_async", f"{ACTOR}.strategy": "megatron"}
+    rollout = "actor_rollout_ref.rollout"
+    other |= {f"{ACTOR}.fsdp_config.qat.enable": True, f"{ACTOR}.megatron.router_replay.mode": "R3"}
+    other |= {f"{rollout}.quantization": "fp8"}
     assert unproven(VERL.get) == []
     assert unproven((VERL | other).get) == [f"{key}={value}" for key, value in other.items()]
 
@@ -315,6 +322,12 @@ def test_groups_of_unequal_sizes():
         wanted = (part - part.mean()) / (part.std() + 1e-4)
         torch.testing.assert_close(found[first:last, 0], wanted)
     assert not found[7].any()
+    weighing = METHODS["eapo"]()  # whose quantiles are of all rows, the one alone too
+    found = credit_batch(weighing, order, signals.rewards, signals, None, 0, 9, Key(0), {}).advantages
+    in_groups = [weighing.advantage(signals.rewards[first:last][None])[0] for first, last in ((0, 4), (4, 7))]
+    given = replace(signals, advantages=torch.cat([*in_groups, torch.zeros(1)]))
+    wanted = given.advantages[:, None] * weights_of(weighing.token_weight, given, 0, 9, Key(0), {})[0]
+    torch.testing.assert_close(found, torch.where(signals.mask, wanted, 0.0))
     with pytest.raises(DataError, match="sync_refill_failed_groups"):
         credit_batch(bnpo(), order, signals.rewards, signals, None, 0, 9, Key(0), bnpo().start())
     several = Order(order.places, order.owners, order.rows, True)

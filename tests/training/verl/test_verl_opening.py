@@ -117,5 +117,13 @@ def test_verls_own_command_prints_setting_and_prompt(tmp_path: Path, capsys: pyt
     assert re.search(r"sage: [\d.]+ k parameters, [\d.]+ k of them trained, float32 weights on 8 workers of verl, lr 1e-6", said)
     assert "sage: first prompt, " in said and "  <think>\n\n  </think>\\n\\n" in said
     trainer.global_steps = 5
-    opening.open_training(trainer, fields.get)
-    assert "first prompt" not in capsys.readouterr().out
+    opening.open_training(trainer, (fields | {"actor_rollout_ref.rollout.top_p": 0.9}).get)
+    said = capsys.readouterr().out
+    assert "first prompt" not in said and "sage: warning: completions are sampled with actor_rollout_ref.rollout.top_p=0.9" in said
+
+
+@pytest.mark.parametrize(("top_k", "said"), [(20, True), (-1, False)])
+def test_a_recipe_on_verl_says_that_samples_are_not_the_policys(top_k: int, said: bool, tmp_path: Path):
+    config = config_of(tmp_path, {"actor_rollout_ref.rollout.top_k": top_k})
+    assert ("rollout.top_k=20" in opening.setting_of_recipe(config).sampling) is said
+    assert f"actor_rollout_ref.rollout.top_k={top_k}" in run.prepare(config, tmp_path / "verl", lambda line: None)[0]

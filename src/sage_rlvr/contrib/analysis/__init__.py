@@ -1,1 +1,1 @@
-"""Instruments that only a command reads: the signals of SAGE by class of token."""
+"""Measurements that only a command uses: the signals of SAGE by class of token."""

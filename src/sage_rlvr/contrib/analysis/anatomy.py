@@ -1,12 +1,12 @@
 """Entropy, surprisal and q by token class: the tokens that SAGE's signals select (arXiv 2605.18864, section 4.2).
 
     H_t = -sum_v pi(v | x, y_<t) log pi(v | x, y_<t)      entropy at the prefix (Eq. 12), nats
-    s_t = -log pi(y_t | x, y_<t)                          surprisal of the token that was drawn, nats
-    q_t                                                   the guide's factor; 1 = not touched, q_min and q_max = clamped
+    s_t = -log pi(y_t | x, y_<t)                          surprisal of the sampled token, nats
+    q_t                                                   the guide's factor; 1 = unchanged, q_min and q_max = clamped
 
-The paper says that surprisal reacts to rare wording and numbers, entropy to branches of the reasoning. A table by class
-shows it or does not: means and quantiles of each signal, the share of each class among the tokens that a signal ranks
-highest, the rank correlation of the two, and where q departs from 1. At temperature 1 the mean of s_t at a prefix is H_t,
+The paper states that surprisal reacts to rare wording and numbers, entropy to branches of the reasoning. A table by class tests
+this: means and quantiles of each signal, the share of each class among the tokens that a signal ranks highest, the rank correlation
+    of the two, and the places where q differs from 1. At temperature 1 the mean of s_t at a prefix is H_t,
 so the two correlate in any model.
 """
 
@@ -21,14 +21,14 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
-from sage_rlvr.stats.passk import Floats, Ints
-from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
+from sage_rlvr.verdicts.stats.arrays import Floats, Ints
+from sage_rlvr.verdicts.stats.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
+from sage_rlvr.verdicts.stats.samples.clusters import clusters, pooled_share, ratio_interval
 
 Table = tuple[tuple[str, str], ...]
 
-# (class, regex that the whole token must match), the first that fits decides. Tokens are read as text, with blanks at
-# both ends and the blank marks of byte-level and sentencepiece tokenizers taken off, in lower case.
+# (class, regex that must match the full token), the first that fits decides. Tokens are read as text, without blanks at
+# both ends and the blank marks of byte-level and sentencepiece tokenizers, in lower case.
 TOKEN_CLASSES: Table = (
     ("end or special", r"<\|.*\|>|</?s>|<pad>|<eos>|<bos>|<unk>|<｜.*｜>|<\w+>|</\w+>"),
     ("blank", r"|(?:\\n|[\s_])+"),
@@ -60,11 +60,15 @@ class TokenSpread:
 class ClassAnatomy:
     """One class of tokens: how many, their share of all, the signals, and q.
 
-    top_entropy, top_surprisal: share of this class among the tokens that the signal ranks in its top share (ties shared
-    out evenly); divide by `share` for how much too often it stands there. raised, lowered: share with q above and below
-    1; clamped: share at either end of the band. correlation: Spearman's of entropy and surprisal within the class, NaN
-    where it is not defined. q, raised, lowered and clamped are None without q. intervals: over problems, a problem with all
-    its tokens being the unit, by the names of these fields; of entropy, surprisal and q the means'. Empty without problems.
+    top_entropy, top_surprisal: share of this class among the tokens that the signal ranks in its top share (ties split
+        evenly); divided by `share` it is the factor of overrepresentation
+    raised, lowered: share with q above and below 1
+    clamped: share at either end of the band
+    correlation: Spearman's, of entropy and surprisal within the class, NaN if it is not defined
+    intervals: over problems with all their tokens, by the names of these fields; for entropy, surprisal and q those of the means.
+        Empty without problems
+
+    q, raised, lowered and clamped are None without q.
     """
 
     name: str
@@ -84,7 +88,7 @@ class ClassAnatomy:
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """The table, most frequent class first, and what holds over all tokens.
+    """The table, most frequent class first, and the statistics of all tokens.
 
     correlation: Spearman's over all tokens; correlation_by_problem: mean of that within each problem, with its interval;
     raised, clamped: shares of all tokens with intervals over problems. Intervals are None without `problems`; raised and
@@ -153,7 +157,7 @@ def token_anatomy(
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """Everything a token has: signals (M,), marks (3, M) of q, weight in the top share of each signal (2, M)."""
+    """Arrays of a token's data: signals (M,), marks (3, M) of q, weight in the top share of each signal (2, M)."""
 
     h: Floats
     s: Floats
@@ -188,7 +192,7 @@ def _row(
 
 
 def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, seed: int) -> dict[str, Interval]:
-    """Each number of a class with its interval over problems; the ranks of the correlation are held as they are."""
+    """Each number of a class with its interval over problems; the ranks of the correlation are fixed."""
 
     def by_problem(values: Floats) -> Floats:
         """Sums over the class's tokens of each problem."""
@@ -214,7 +218,7 @@ def _row_intervals(inside: NDArray[np.bool_], c: _Columns, of: Ints, n: int, see
 
 
 def _rank_correlation(a: Floats, b: Floats, of: Ints, seed: int, level: float = 0.95) -> Interval | None:
-    """Spearman's correlation with a BCa interval over problems: ranks fixed, their moments drawn again by problem."""
+    """Spearman's correlation with a BCa interval over problems: ranks fixed, their moments resampled by problem."""
     value = _spearman(a, b)
     problems, where = np.unique(of, return_inverse=True)
     if not np.isfinite(value) or len(problems) < 2:
@@ -263,7 +267,7 @@ def _intervals(
 
 
 def _highest(values: Floats, share: float) -> Floats:
-    """(M,) weight 1 for tokens in the top share, 0 for the rest; tokens tied at the edge share what is left."""
+    """(M,) weight 1 for tokens in the top share, 0 for the rest; tokens tied at the edge share the rest."""
     wanted = share * len(values)
     rank = min(int(np.ceil(wanted)) - 1, len(values) - 1)
     cut = np.sort(values)[::-1][rank]

@@ -1,6 +1,6 @@
 """Signals of a sample store's tokens by class, as lines: section 4.2 of arXiv 2605.18864 (`anatomy.py`).
 
-Token texts are the caller's: a store keeps ids.
+The caller supplies token texts: a store contains ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
 
 
 def _anatomy_of(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None) -> Anatomy:
-    """The anatomy of all tokens that the policy drew, with the task's own token classes where it has such."""
+    """The anatomy of all tokens that the policy sampled, with the task's token classes if it has any."""
     columns = SampleColumns(store, n)
     flat: dict[str, Any] = {}
     for name in ("token_ids", "rollout_logps", "entropies", "q"):

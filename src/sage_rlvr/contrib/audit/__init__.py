@@ -6,11 +6,11 @@ function). pairs.py audits the mathematics verifier on pairs of answers (pairs.t
 them, and pages.py prints audits.
 
     ceiling       share of problems on which a perfect answer is right: the most that any policy can score
-    false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing
-    guess floor   share of problems that k guesses hit: what pass@k shows of a policy that knows nothing
+    false accepts share of answers that are wrong by construction but judged right: unearned reward
+    guess floor   share of problems that k guesses hit: pass@k of a policy that knows nothing
 
-One audit for every task: a task may name its cases (`audit_cases`); `OWN` has those of the core; any other gets the usual ones.
-Checks with a bar must reach 99 %. Rows are named by id with a reason; no text of a problem and no gold is printed.
+One audit for every task: a task may name its cases (`audit_cases`); `OWN` has those of the core; any other task gets the standard
+ones. Checks with a bar must reach 99 %. Rows are named by id with a reason; no text of a problem and no gold is printed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.verifiers.answers import AnswerPlace
 
 OWN: dict[type[Task], Any] = {MathTask: mathematics, Countdown: countdown, CountdownChat: countdown_chat}
-"""Class of a task -> the module of its audit: `cases(task, k)` and `head(task)`, the latter what they look at in a line."""
+"""Class of a task -> the module of its audit: `cases(task, k)` and `head(task)`, a line on their subject."""
 PAIRS = "pairs"
 NAMES = (
     *SETS,
@@ -50,11 +50,11 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
     """Audit a task, one by its name or a file of rows, or the verifier of mathematics itself on `pairs`.
 
     task       a `Task`, or a word of `sage_rlvr.tasks.task_named`; "pairs" is the verifier on answers of known verdict
-    template   a prompt format of `FORMATS` (default: each of them); for tasks of mathematics, others have one of their own
+    template   a prompt format of `FORMATS` (default: the task's, and as_is for a file); only for tasks of mathematics
     k          guesses of the guess floors
-    answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
+    answer_in  read the answer at another place than the format's, to measure the cost of such a mistake
 
-    DataError where problems of your own task have one id or none, as in training.
+    Raises DataError if problems of a user's task have equal ids or none, as in training.
     """
     refuse(
         (k < 1, f"k = {k}: at least one guess is needed"),
@@ -77,10 +77,10 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
 
 
 def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat]:
-    """The format that was named; of a task that brings its own (a recipe's) that one; else all."""
+    """The named format; otherwise the task's, and for a file also as_is: its prompts may ask for an answer at another place."""
     if template is not None:
         return [FORMATS[template]]
-    return [task.form] if own else list(FORMATS.values())
+    return [task.form] if own or task.published is not None else [task.form, FORMATS["as_is"]]
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
@@ -93,7 +93,7 @@ def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditRep
 
 
 def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case | Check], str]:
-    """The checks, and what they look at in a line: the task's own, else this package's for its class, else those of any task."""
+    """The checks, and their subject in a line: the task's, else this package's for its class, else the standard ones."""
     if isinstance(task, Audited):
         return task.audit_cases(k, **options), task.audited(**options)
     for kind, module in OWN.items():
@@ -107,9 +107,9 @@ NOWHERE = "I do not know."
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
-    """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
+    """Standard checks of any task: its golds or its right answers, an empty text, another problem's gold, repeated problems."""
     problems = list(task.problems("test"))
-    check_ids(task, "test", problems)  # first: the rows of a check name problems by id, and training refuses such a task
+    check_ids(task, "test", problems)  # first: checks name problems by id, and training refuses such a task
     golds = [(p, str(gold)) for p in problems if isinstance(p, WithAnswer) and (gold := p.answer)]
     if golds:
         yield Case("gold right against itself, alone or boxed", golds, judge=partial(_bare_or_boxed, task))
@@ -117,7 +117,7 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
         yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
     else:
         yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
-        # without a bar: a reward on the form alone rightly pays a text that solves nothing
+        # without a bar: a reward for only the form rewards a text that solves nothing
         yield Case(f"{NOWHERE!r} earns nothing", [(p, NOWHERE) for p in problems], "not right", bar=False)
     if isinstance(task, Enumerable):
         yield Case("every right answer is right", [(p, text) for p in problems for text in task.solutions(p)])
@@ -130,7 +130,7 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
 
 
 def _bare_or_boxed(task: Task, pairs: Any) -> Any:
-    """The better verdict of a gold as it is and in a box: the verifier may read either."""
+    """The better verdict of a plain and of a boxed gold: the verifier may read either."""
     both = zip(verdicts(task, pairs), verdicts(task, [(p, rf"\boxed{{{gold}}}") for p, gold in pairs]), strict=True)
     return [boxed if boxed.right else bare for bare, boxed in both]
 

@@ -29,10 +29,10 @@ class Audit(Command):
     --reward audits a reward function of TRL, verl or verifiers on the rows of --rows, or on pairs."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task of their
-    own, pairs, or pairs and files of pairs."""
+    """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task,
+    pairs, or pairs and files of pairs."""
     template: str | None = None
-    """The prompt format: sage, boxed or as_is (default: each of them)."""
+    """The prompt format: sage, boxed or as_is (default: the recipe's; boxed for names; boxed and as_is for files)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
     """Read the answer at a different place than the format requests, to measure the cost of that mistake."""
     k: int = 256
@@ -48,11 +48,11 @@ class Audit(Command):
     signature: Literal["trl", "verl", "verifiers", "row"] | None = None
     """The signature of the reward (default: by the names of its parameters)."""
     right_from: float = 1.0
-    """The reward from which on an answer counts as paid."""
+    """The reward from which on an answer counts as accepted."""
     problems: int = 50
     """Number of rows that the reward judges, evenly spaced."""
     seconds: float = 5.0
-    """Time that a call of the reward may take."""
+    """Time limit of a call of the reward."""
     python: str | None = None
     """The interpreter of the environment that has the reward's packages (default: this one)."""
     out: Path | None = None
@@ -127,7 +127,7 @@ class Audit(Command):
 
 
 def _prompt_of(recipe: str) -> str:
-    """The first training prompt of a recipe as its policy reads it; "" where torch or the policy's tokenizer is not here."""
+    """The first training prompt of a recipe as its policy reads it; "" if torch or the policy's tokenizer is not available."""
     from sage_rlvr.config.tasks import recipe_of, task_of
     from sage_rlvr.models.folders import config_folder
 
@@ -135,11 +135,11 @@ def _prompt_of(recipe: str) -> str:
     where = None if find_spec("torch") is None else config_folder(config.model)
     if where is None:
         return ""
-    from sage_rlvr.models.policy import Asking, load_tokens
+    from sage_rlvr.models.policy import PromptRenderer, load_tokens
     from sage_rlvr.training.opening import decoded
 
     task, tokens = task_of(config), load_tokens(str(where))
-    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
+    asking = PromptRenderer.of(task, tokens, options=config.chat_template_kwargs)
     return decoded(tokens.tokenizer, asking(task.problems("train")[0]).ids)
 
 
@@ -152,15 +152,19 @@ class Verify(Command):
     gold: tyro.conf.Positional[str | None] = None
     """The right answer."""
     answer: tyro.conf.Positional[str | None] = None
-    """The answer, or a whole completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
+    """The answer, or a full completion together with --answer-in. Write -- before a GOLD or ANSWER that begins with -."""
     file: Path | None = None
     """Rows to verify instead of one pair."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
-    """Where the answer is in the completion (default: whole for one pair, boxed for a file)."""
+    """The place of the answer in the completion (default: whole for one pair, boxed for a file)."""
     tag: str = "SOLUTION"
+    thinking: str = "think"
+    """The tag of the thinking, after which the answer is read: think for all known marks; "" reads texts from their beginning."""
+    in_thinking: bool = False
+    """The prompt opened the thinking: a completion that does not close it has no answer."""
 
     def execute(self, session: Session) -> int:
-        """Verify and print. Exit code 0, whatever the verdicts are."""
+        """Verify and print. Exit code 0 for any verdicts."""
         from sage_rlvr.contrib.audit import verify_lines
         from sage_rlvr.progress import counting
         from sage_rlvr.verifiers.golds import gold_of
@@ -169,12 +173,14 @@ class Verify(Command):
         pair = (self.gold, self.answer)
         if (None in pair) if self.file is None else pair != (None, None):
             raise ConfigError("verify: pass either GOLD and ANSWER or --file ROWS")
+        thought: dict[str, Any] = {"tag": self.tag, "thinking": self.thinking, "in_thinking": self.in_thinking}
         if self.file is not None:
             session.note(f"verify: reading {self.file}")
-            lines = verify_lines(self.file, self.answer_in or "boxed", self.tag, partial(counting, session.err, "verify"))
+            reading = {"answer_in": self.answer_in or "boxed", **thought}
+            lines = verify_lines(self.file, reading, partial(counting, session.err, "verify"))
             session.say_plainly(lines)
             return 0
-        options = {"answer_in": self.answer_in or "whole", "tag": self.tag}
+        options = {"answer_in": self.answer_in or "whole", **thought}
         try:
             gold, stood = gold_of(self.gold)
         except ValueError as error:
@@ -183,4 +189,18 @@ class Verify(Command):
             session.note(f"gold: {gold}, {stood}")
         verdict = shared().verify([(self.answer, gold)], **options)[0]
         session.say(f"{verdict.label}: {verdict.reason}")
+        if self.answer_in is None and not verdict.right:
+            self._hint(gold, thought, session)
         return 0
+
+    def _hint(self, gold: str, thought: dict[str, Any], session: Session) -> None:
+        """Print where another answer is in the answer, which was read completely."""
+        from sage_rlvr.verifiers.answers import AnswerReading, extract
+        from sage_rlvr.verifiers.pool import shared
+
+        for place in ("boxed", "stated"):
+            inside, _ = extract(str(self.answer), AnswerReading(place, **thought))
+            if inside is not None and inside != self.answer:
+                other = shared().verify([(self.answer, gold)], answer_in=place, **thought)[0]
+                session.note(f"the whole text was read; of {inside!r} alone it is {other.label}: --answer-in {place}")
+                return

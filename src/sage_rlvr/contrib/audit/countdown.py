@@ -1,7 +1,7 @@
-"""The audit of a Countdown world: everything in it can be listed, so ceiling and floor are exact for each problem.
+"""The audit of a Countdown world: all answers can be listed, so ceiling and floor are exact for each problem.
 
-ceiling      share of all right expressions of the problems that are called right
-guess floor  mean over problems of 1 - (1 - right / expressions)^k: k expressions over its numbers, uniformly drawn
+ceiling      share of all right expressions of the problems that are judged right
+guess floor  mean over problems of 1 - (1 - right / expressions)^k: k expressions over its numbers, drawn uniformly
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from itertools import permutations
 from typing import Any
 
 from sage_rlvr.contrib.audit.reference_parser import second_opinion
-from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
+from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical
 
 SEED = 1  # of the problems
-EACH = 8  # answers of one kind a problem
-# Problems that are audited; of them those on which both verifiers judge every expression that there is; and examples a split
+EACH = 8  # answers of one kind per problem
+# Problems that are audited; those on which both verifiers judge every existing expression; and examples per split
 # that are searched for common problems. Five numbers make 285,600 expressions, so there it is fewer.
 SIZES, SIZES_OF_FIVE = (200, 8, 2000), (40, 1, 200)
 
@@ -31,9 +31,9 @@ ProblemTexts = list[tuple[Problem, str]]
 
 
 def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -> Iterator[Case | Check]:
-    """What is asked on the first distinct test problems of `world`. k: guesses of the guess floor.
+    """Checks on the first distinct test problems of `world`. k: guesses of the guess floor.
 
-    sizes: problems; those of them whose every expression the second verifier judges too; examples a split that are searched for
+    sizes: problems; those of them whose every expression the second verifier judges too; examples per split that are searched for
     common problems (default `SIZES`).
     """
     chosen, whole, drawn = _chosen(world, sizes)
@@ -54,7 +54,7 @@ def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -
 
 
 def head(world: Countdown, sizes: tuple[int, int, int] | None = None) -> str:
-    """What `cases` looks at, in words."""
+    """Describe the subject of `cases`."""
     chosen, _, _ = _chosen(world, sizes)
     counts = "-".join(map(str, sorted({min(world.counts), max(world.counts)})))
     return (
@@ -82,7 +82,7 @@ def _expressions(problem: Problem) -> list[str]:
 
 
 def _spellings(problems: Sequence[Problem]) -> ProblemTexts:
-    """The first right expression of each problem, spelled as the task does not ask for: all of one value."""
+    """The first right expression of each problem, in forms that the task does not request: all with the right value."""
     pairs: ProblemTexts = []
     for p in problems:
         text = solutions(p)[0]
@@ -98,13 +98,13 @@ def _spellings(problems: Sequence[Problem]) -> ProblemTexts:
 
 
 def _mended(spelled: ProblemTexts) -> ProblemTexts:
-    """Those of them that are expressions, in the canonical spelling."""
+    """The expressions among them, in canonical form."""
     whole = [(p, text) for p, text in spelled if set(text) <= set("0123456789+-*/() ") and not text.startswith("+")]
     return [(p, canonical(text)) for p, text in whole if not text.startswith("0(")]
 
 
 def wrong(problems: Sequence[Problem]) -> dict[str, ProblemTexts]:
-    """Answers that are wrong by construction, most of them of the right value, by kind."""
+    """Answers that are wrong by construction, most of them with the right value, by kind."""
     kinds: dict[str, ProblemTexts] = defaultdict(list)
     for index, p in enumerate(problems):
         for kind, texts in _mistakes(p, problems[index - 1]).items():
@@ -113,7 +113,7 @@ def wrong(problems: Sequence[Problem]) -> dict[str, ProblemTexts]:
 
 
 def _mistakes(p: Problem, other: Problem) -> dict[str, list[str]]:
-    """Kind -> wrong answers of a problem. other: one whose answers are wrong here, unless it is the same problem."""
+    """Kind -> wrong answers of a problem. other: a problem whose answers are wrong for this one, unless it is the same problem."""
     text, (first, *rest) = solutions(p)[0], p.numbers
     return {
         "one number missing": _one_missing(p) or ["+".join(map(str, rest))],
@@ -128,7 +128,7 @@ def _mistakes(p: Problem, other: Problem) -> dict[str, list[str]]:
 
 
 def _one_missing(problem: Problem) -> list[str]:
-    """Expressions for the target over all numbers but one, a few for each that is left out."""
+    """Expressions for the target over all numbers but one, a few per omitted number."""
     numbers = problem.numbers
     shorter = {(*numbers[:i], *numbers[i + 1 :]) for i in range(len(numbers))}
     expressions = []
@@ -149,7 +149,7 @@ def _by_zero(problem: Problem) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# the checks of another kind
+# the other checks
 
 
 def _canonical(problem: Problem, text: str) -> bool:
@@ -159,7 +159,7 @@ def _canonical(problem: Problem, text: str) -> bool:
 def second(
     verify: Callable[[Problem, str], Verdict], other: Callable[[Problem, str], bool], pairs: ProblemTexts, note: str = ""
 ) -> Check:
-    """Where a second verifier contradicts the first, each text once."""
+    """Contradictions between a second verifier and the first, each text once."""
     rows = []
     texts = list(dict.fromkeys(pairs))
     for p, text in texts:
@@ -171,7 +171,7 @@ def second(
 
 
 def apart(world: Any, drawn: int) -> Check:
-    """Problems, up to the order of their numbers, that stand in two splits or in another than they were drawn for."""
+    """Problems, up to the order of their numbers, that are in two splits or in another split than they were drawn for."""
     homes: dict[str, set[str]] = {}
     for split in SPLITS:
         for p, _ in world.examples(split, SEED, 0, drawn):

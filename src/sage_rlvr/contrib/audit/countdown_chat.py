@@ -1,4 +1,4 @@
-"""The audit of Countdown in words: `countdown.py`, and right expressions in the spellings of a chat model."""
+"""The audit of Countdown in words: `countdown.py`, and right expressions in the forms of a chat model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sage_rlvr.tasks.countdown import Problem, draws
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS
 
-AUDITED, AUDITED_OF_FIVE = 200, 20  # test problems at most; five numbers have up to thousands of right answers each
+AUDITED, AUDITED_OF_FIVE = 200, 20  # most test problems; five numbers have up to thousands of right answers each
 AUDITED_DRY = 2  # blocks of draws without a new problem
 
 
 def cases(task: CountdownChat, k: int) -> Iterator[Case | Check]:
-    """Every right expression, canonical and in other spellings; wrong ones by kind; a second verifier; the guess floor."""
+    """Every right expression, in canonical and in other forms; wrong ones by kind; a second verifier; the guess floor."""
     rows = _audited(task)
     right = [(p, text) for p in rows for text in task.answers(p)]
     spelled = [(p, text) for p in rows for text in _spellings(task.answers(p)[0], p.target)]
@@ -40,13 +40,13 @@ def _second(operators: str, problem: Problem, text: str) -> bool:
 
 
 def head(task: CountdownChat) -> str:
-    """What `cases` looks at, in words."""
+    """Describe the subject of `cases`."""
     return f"{len(_audited(task))} test problems, seed {countdown.SEED}; {task.described(task.identity)}"
 
 
 @lru_cache(maxsize=8)
 def _audited(task: CountdownChat) -> list[Problem]:
-    """The first different test problems; of a small world nearly all, without the draws that would find the last one."""
+    """The first different test problems; for a small world nearly all, without the draws that would find the last one."""
     most = AUDITED_OF_FIVE if max(task.counts) == MAX_NUMBERS else AUDITED
     return draws.kept_at_most(task.world, task.keep, "test", countdown.SEED, most, AUDITED_DRY)
 

@@ -1,4 +1,4 @@
-"""What an audit asks on a mathematics task, in one prompt format or several."""
+"""The checks of an audit of a mathematics task, in one prompt format or several."""
 
 from __future__ import annotations
 
@@ -8,40 +8,47 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 
-from sage_rlvr.tasks.chance import Chance, chance_of_golds
+from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check, CompletionPairs, JudgePairs, duplicates
 from sage_rlvr.tasks.math import MathProblem, MathTask
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, location_in_words, requested_locations
+from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
+from sage_rlvr.verifiers.golds import no_answer
 
-# Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
+# Working that a sloppy extraction would read as the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
-NO_GOLD = "7919.25"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
+NO_GOLD = "7919.25"  # an answer that equals no gold as text: judging it makes the verifier parse the gold
 
 
 def cases(
     task: MathTask, k: int, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> Iterator[Case | Check]:
-    """What is asked of `task`, in each of `forms`. answer_in: read the answer elsewhere than the formats ask."""
+    """Checks of `task`, in each of `forms`. answer_in: read the answer at another place than the formats'."""
     problems = task.problems()
     golds = [(p, p.answer) for p in problems]
     solved = [(p, p.solved) for p in problems if p.solved]
     whole = partial(task.verify_all, answer_in="whole")
     algebra = partial(whole, algebra_only=True)
+    yield answerable(golds)
     yield Case("gold right against itself", golds, judge=whole)
     yield Case("the same by algebra, not by spelling", golds, judge=algebra)
     yield Case("gold can be parsed", [(p, NO_GOLD) for p in problems], "decided", bar=False, judge=algebra)
     if solved:
         yield Case("answer of the source's worked solution", solved, bar=False, judge=whole)
     for form in forms:
-        # The ceiling of a format: a demonstration with the gold, read as a completion is; and one without an answer.
+        # The ceiling of a format: a demonstration with the gold, read like a completion; and one without an answer.
         read = partial(task.verify_all, **form.reading | ({"answer_in": answer_in} if answer_in else {}))
         perfect = [(p, form.assistant(WORKING, p.answer)) for p in problems]
         at = location_in_words(answer_in or form.answer_in, form.tag)
         yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read, location=at)
         name = f"format {form.name!r}: working without an answer earns nothing"
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
+        if form.thinking:
+            name = f"format {form.name!r}: the gold in unfinished thinking earns nothing"
+            unfinished = [(p, f"<{form.thinking}>{text}") for p, text in perfect]
+            yield Case(name, unfinished, "not right", bar=False, judge=read)
         if task.published is None:
             yield from _own_prompts(problems, form, answer_in or form.answer_in)
     wrong: dict[str, list[tuple[MathProblem, str]]] = defaultdict(list)
@@ -54,8 +61,14 @@ def cases(
     yield from _floors(task.integers, [p.answer for p in problems], k)
 
 
+def answerable(golds: CompletionPairs) -> Check:
+    """Whether the golds of (row, gold) are answers that a completion may give. A sentence is right against itself."""
+    rows = tuple(AuditFinding(row.problem_id, "gold", why) for row, gold in golds if (why := no_answer(gold)))
+    return Check("golds that a completion can give", len(golds) - len(rows), len(golds), rows, bar=True)
+
+
 def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, location: str) -> Iterator[Check]:
-    """Whether rows that say where the answer belongs name the place that is read; a system message of the format does so itself."""
+    """Whether rows that name a place of the answer name the one that is read; a system message of the format does so itself."""
     if form.system or location not in ("boxed", "tag", "stated"):
         return
     read, other = location_in_words(location, form.tag), 0
@@ -79,7 +92,7 @@ def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, location: 
 def head(
     task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> str:
-    """What `cases` looks at, in words."""
+    """Describe the subject of `cases`."""
     read = ", ".join(f"{form.name} ({_location_label(form, answer_in)})" for form in forms)
     return f"{len(task.problems())} rows ({task.whose}{task.taken}); formats and where the answer is read: {read}"
 
@@ -92,7 +105,7 @@ def _location_label(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
 def _second_opinion(
     wrong: Mapping[str, CompletionPairs], known: Mapping[str, CompletionPairs], judge: JudgePairs, algebra: JudgePairs
 ) -> Check:
-    """Where the second verifier contradicts the first, on wrong answers and, by algebra alone, on those that are known."""
+    """Contradictions between the second verifier and the first, on wrong answers and, only by algebra, on known ones."""
     cases = [(kind, *pair) for kinds in (wrong, known) for kind, pairs in kinds.items() for pair in pairs]
     verdicts = [
         verdict for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for verdict in by(pairs)
@@ -125,9 +138,9 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     return checks
 
 
-# ---- answers that are wrong by construction: what a verifier must not call right
+# ---- answers that are wrong by construction: answers that a verifier must not accept
 
-# Golds to which "+1" can be written: numbers, single letters, and the operations between them.
+# Golds to which "+1" can be appended: numbers, single letters, and the operations between them.
 _EXPRESSION = re.compile(
     r"(?:[0-9.+\-*/^_{}()\s]|\\[dt]?frac|\\sqrt|\\pi|\\cdot|\\left|\\right|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))+"
 )
@@ -136,8 +149,8 @@ _EXPRESSION = re.compile(
 def wrong_answers(gold: str, other: str) -> list[tuple[str, str]]:
     r"""(kind, answer) pairs that differ from a gold in value: +1, -1, sign, reciprocal, part, another problem's.
 
-    Numbers are changed as numbers, other expressions by writing `+1` and the like; of an answer with several parts each
-    part is left out once. Kinds that would not change the value (the sign of 0) are left out.
+    Numbers are changed as numbers, other expressions by writing `+1` and the like; for an answer with several parts each part is
+    left out once. Kinds that would not change the value (the sign of 0) are left out.
     """
     made: list[tuple[str, str]] = []
     value = number(gold)
@@ -166,6 +179,47 @@ def wrong_answers(gold: str, other: str) -> list[tuple[str, str]]:
     return made
 
 
+def near_answers(gold: str) -> list[tuple[str, str]]:
+    """(kind, answer) pairs of another value that a careless comparison of numbers accepts as the gold; [] for any other gold.
+
+    They reveal truncation and rounding (+0.4, -0.4), absolute and relative tolerance (+0.4, +0.1 %), percent (/100, *100), halves
+    and doubles, a tolerance that "nan" passes, and comparison of the last or the first digits, of their set, of a part of the
+    number, or of its length. Decimals are used if possible.
+    """
+    value = number(gold)
+    if value is None:
+        return []
+    digits = _written(abs(value))
+    changed = {
+        "+0.4": value + Fraction(2, 5),
+        "-0.4": value - Fraction(2, 5),
+        "+0.1 %": value * Fraction(1001, 1000),
+        "+10": value + 10,
+        "/100": value / 100,
+        "*100": value * 100,
+        "*2": value * 2,
+        "/2": value / 2,
+    }
+    made = [(kind, _decimal(new)) for kind, new in changed.items() if new != value]
+    made.append(("not a number", "nan"))
+    if digits.isdigit():
+        sign, first = "-" * (value < 0), str(int(digits[0]) % 9 + 1)
+        made += [("a digit more", f"{sign}{digits}7"), ("a digit in front", f"{sign}7{digits}")]
+        if len(digits) > 1:
+            made += [("its digits reversed", sign + digits[::-1])] if int(digits[::-1]) != int(digits) else []
+            made += [("its last digit dropped", sign + digits[:-1]), ("its first digit changed", sign + first + digits[1:])]
+    return made
+
+
+def _decimal(value: Fraction) -> str:
+    """A number as a decimal, or as a/b if it has more than twelve decimals."""
+    scaled = value * 10**12
+    if scaled.denominator != 1:
+        return _written(value)
+    whole, rest = divmod(abs(scaled.numerator), 10**12)
+    return "-" * (value < 0) + f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
+
+
 def _value_of(gold: str) -> str:
     """The right-hand side of x = 5."""
     return re.sub(r"^\s*[a-zA-Z]\s*=", "", gold)
@@ -175,11 +229,11 @@ def _written(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
 
 
-# ---- answers that are right by construction: the gold in another spelling
+# ---- answers that are right by construction: the gold in another form
 
 
 def equal_answers(gold: str) -> list[tuple[str, str]]:
-    r"""(kind, answer) pairs that equal a gold in another spelling: 5.0, 1,000, 1/2 for \frac12, $5$, x = 5, a set reversed."""
+    r"""(kind, answer) pairs that equal a gold in another form: 5.0, 1,000, 1/2 for \frac12, $5$, x = 5, a set reversed."""
     value, made = number(gold), [("in dollars", f"${gold}$")]
     if value is not None:
         made += [(kind, text) for kind, text in _spellings(value) if _DIGITS.sub("", text) != _DIGITS.sub("", gold)]
@@ -201,11 +255,11 @@ _DIGITS = re.compile(r"[\s,$]")
 
 
 def _spellings(value: Fraction) -> list[tuple[str, str]]:
-    r"""A number as a decimal, as a/b and as \frac{a}{b}, where it can be written so."""
+    r"""A number as a decimal, as a/b and as \frac{a}{b}, if possible."""
     over, under = abs(value.numerator), value.denominator
     sign = "-" * (value < 0)
     spellings = [] if under == 1 else [("as a/b", f"{sign}{over}/{under}"), ("as \\frac", rf"{sign}\frac{{{over}}}{{{under}}}")]
-    if 10**6 % under == 0:  # six decimals write it without a rest
+    if 10**6 % under == 0:  # exact with six decimals
         text = f"{over / under:.6f}".rstrip("0") if under > 1 else f"{over}.0"
         spellings.append(("as a decimal", sign + text))
     return spellings
@@ -217,4 +271,4 @@ def _other_fraction(gold: str) -> str:
     return re.sub(r"\\frac(?![a-z])", r"\\dfrac", gold)
 
 
-__all__ = ["NO_GOLD", "WORKING", "cases", "equal_answers", "head", "wrong_answers"]
+__all__ = ["NO_GOLD", "WORKING", "answerable", "cases", "equal_answers", "head", "near_answers", "wrong_answers"]

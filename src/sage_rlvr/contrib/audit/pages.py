@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sage_rlvr.escaping import escaped
 from sage_rlvr.progress import Counting
@@ -24,7 +25,7 @@ BLIND = (
 
 
 def lines_of(report: AuditReport, listed: int = 50) -> list[str]:
-    """The audit for a terminal: what most answers of a check failed by; a line per check, and below it the ids and reasons of at
+    """The audit for a terminal: why most answers of a check failed; a line per check, and below it the ids and reasons of at
     most `listed` rows."""
     lines = [*(sentence for check in report.checks for sentence in check.failed), f"{report.task}: {report.head}"]
     for check in report.checks:
@@ -51,7 +52,7 @@ def _count(check: Check) -> str:
 
 
 def _shown(check: Check) -> tuple[AuditFinding, ...]:
-    """The rows of a check; one line for all of them where no row is good and all are alike."""
+    """The rows of a check; one line for all of them if no row is good and all are equal."""
     alike = {(row.label, row.reason) for row in check.rows}
     if check.good == 0 and len(check.rows) == check.total > 1 and len(alike) == 1:
         return (replace(check.rows[0], problem_id="every row"),)
@@ -59,7 +60,7 @@ def _shown(check: Check) -> tuple[AuditFinding, ...]:
 
 
 def page_of(reports: Sequence[AuditReport], command: str) -> str:
-    """The audits as a Markdown page: a table of figures a task, then every row that a check names, ids and reasons only."""
+    """The audits as a Markdown page: a table of figures per task, then every row that a check names, ids and reasons only."""
     lines = [
         "# Audits of the verifiers", "",
         f"Made by `{command}`. A check with a bar must reach 99 %. Rows are named by their ids; rows that are not named are "
@@ -72,7 +73,7 @@ def page_of(reports: Sequence[AuditReport], command: str) -> str:
 
 
 def section_of(one: AuditReport) -> list[str]:
-    """The lines of a Markdown page about one audit: its head, its checks, and the rows that they name."""
+    """The lines of a Markdown page about one audit: its head, its checks, and the rows that the checks name."""
     lines = [f"## {escaped(one.task)}", ""]
     for check in one.checks:
         for sentence in check.failed:
@@ -100,18 +101,19 @@ def write_page(reports: Sequence[AuditReport], path: Path, command: str) -> None
     path.write_text(page_of(reports, command), encoding="utf-8")
 
 
-def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None = None, batch: int = 2048) -> list[str]:
+def verify_lines(path: Path, reading: Mapping[str, Any], counting: Counting | None = None, batch: int = 2048) -> list[str]:
     """Lines on a file of rows with completion (or response) and gold: why most completions failed, which columns were read, a line
     for each row (id, label, reason), and a count.
 
-    The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
+    The gold is where `sage_rlvr.tasks.datasets` looks for it. Raises DataError with file, line and column of a missing value.
+    reading: answer_in, tag, thinking and in_thinking of `verify_math`.
     counting(total): a context whose value gets the number of rows that were judged since its last call.
     """
     rows, taken = completions(path)
     verdicts: list[Verdict] = []
     with nullcontext(lambda n: None) if counting is None else counting(len(rows)) as advance:
         for start in range(0, len(rows), batch):
-            verdicts += shared().verify([row[1:] for row in rows[start : start + batch]], answer_in=answer_in, tag=tag)
+            verdicts += shared().verify([row[1:] for row in rows[start : start + batch]], **reading)
             advance(len(verdicts) - start)
     counts, reasons = Counter(verdict.label for verdict in verdicts), Reasons.of(verdicts)
     judged = [f"{row[0]}\t{verdict.label}\t{verdict.reason}" for row, verdict in zip(rows, verdicts, strict=True)]
@@ -120,7 +122,8 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
     def search() -> Elsewhere | None:
         return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
 
-    failed = [sentence for _, sentence in reasons.problems(location=location_in_words(answer_in, tag), search=search)]
+    location = location_in_words(reading["answer_in"], reading["tag"])
+    failed = [sentence for _, sentence in reasons.problems(location=location, search=search)]
     none = f" ({reasons.unanswered} without an answer)" if reasons.unanswered else ""
     count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
     return [*failed, taken, *judged, count]

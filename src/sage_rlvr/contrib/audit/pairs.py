@@ -1,17 +1,17 @@
 """Audit of the mathematics verifier: pairs of answers whose equality is known.
 
-`pairs.tsv` has a pair a line: id, written, verdict, answer, gold; what each of them is was settled before the verifier saw it.
-"first" was written before the verifier was mended with it in view, "second" after that and before it saw any of these. "reported"
-came last, after a reviewer had found where the verifier so mended still erred; it has been mended with these in view too.
+`pairs.tsv` has one pair per line: id, written, verdict, answer, gold; each verdict was decided before running the verifier. The
+verifier was corrected by means of "first"; "second" was written after that, before any run on it. "reported" came last, after a
+reviewer had found remaining errors; the verifier was corrected by means of these too.
 
-    false positives          share of the different pairs that are called right: what a policy can get for nothing
-    false negatives          share of the equal pairs that are not: what a policy loses
+    false positives          share of the different pairs that are judged right: unearned reward
+    false negatives          share of the equal pairs that are not: lost reward
 
-Both stand in the notes with Wilson's 95 % interval over the pairs. The peers judge the same pairs; their misses are counted and
-not named.
+Both are in the notes with Wilson's 95 % interval over the pairs. The peers judge the same pairs; their misses are counted but not
+named.
 
-A file of pairs of one's own has a row a pair: gold, answer (a completion), right (true or false); place (default: boxed) and tag,
-where the answer is read; note, its kind; debatable, where people may differ: such pairs are counted apart.
+A user's file of pairs has one row per pair: gold, answer (a completion), right (true or false); place (default: boxed) and tag of
+the answer; note, its kind; debatable, if people may differ: such pairs are counted separately.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any, get_args
 
 from sage_rlvr.contrib.audit.peers import ABSENT, lm_eval_verdicts
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.checks import AuditReport, Check, check_of
 from sage_rlvr.tasks.rows import DataSource, read
+from sage_rlvr.verdicts.stats.intervals import wilson
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.golds import gold_of
@@ -37,7 +37,7 @@ from sage_rlvr.verifiers.pool import Pool, shared
 
 @dataclass(frozen=True, slots=True)
 class AnswerPair:
-    """An answer and a gold. right: whether they are one. written: "first", "second" or "reported". `read_pairs` makes it of
+    """An answer and a gold. right: whether they are equal. written: "first", "second" or "reported". `read_pairs` makes it from
     pairs.tsv; `rates` reads it."""
 
     pair_id: str
@@ -48,7 +48,7 @@ class AnswerPair:
 
     @property
     def completion(self) -> str:
-        """The answer as a completion ends."""
+        """The answer at the end of a completion."""
         return rf"The answer is $\boxed{{{self.answer}}}$."
 
     @property
@@ -65,7 +65,7 @@ def read_pairs() -> tuple[AnswerPair, ...]:
 
 
 def audit_pairs() -> AuditReport:
-    """Both rates of this verifier, with answer and gold as they are and exchanged, and of its peers."""
+    """Both rates of this verifier, with answer and gold in this order and exchanged, and those of its peers."""
     pairs = read_pairs()
     turned = [pair.exchanged for pair in pairs]
     checks = rates("", pairs, _judged(shared(), pairs), bar=True)
@@ -99,7 +99,7 @@ class FileRow:
 
 
 def rows_of(path: Path) -> list[FileRow]:
-    """The pairs of a file. DataError names the row and the field of what cannot be used."""
+    """The pairs of a file. Raises DataError with the row and field of an invalid value."""
     rows = read(DataSource(path=str(path)))
     placed = enumerate(zip(rows.rows, rows.locations, strict=True))
     return [_row(row, str(row.get("id", number)), where) for number, (row, where) in placed]
@@ -124,7 +124,8 @@ def _row(row: Mapping[str, Any], name: str, where: str) -> FileRow:
 
 
 def audit_file(path: Path) -> AuditReport:
-    """Both rates of this verifier and of math-verify on a file of pairs, the kinds with a miss, and the debatable pairs apart."""
+    """Both rates of this verifier and of math-verify on a file of pairs, the kinds with a miss, and separately the debatable
+    pairs."""
     rows = rows_of(path)
     futures = [shared().submit(row.completion, row.gold, **row.reading) for row in rows]
     ours = [future.result() for future in futures]
@@ -146,7 +147,7 @@ def audit_file(path: Path) -> AuditReport:
 
 
 def _in_boxes(rows: Sequence[FileRow]) -> str:
-    """How many answers are read from a box because their row names no place."""
+    """The number of answers that are read from a box because their row names no place."""
     unplaced = sum(not row.placed for row in rows)
     return f'; {unplaced} rows without "place" are read in \\boxed{{}} ("place": "whole" reads the whole text)' if unplaced else ""
 
@@ -161,7 +162,7 @@ def _of_rows(
 
 
 def _kinds(rows: Sequence[FileRow], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
-    """The kinds of pairs of which either verifier misses one: what ours gets, and in the note what the other gets."""
+    """The kinds of pairs of which either verifier misses one: the count of ours, and in the note that of the other."""
     kinds: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         kinds.setdefault(row.kind, []).append(number)

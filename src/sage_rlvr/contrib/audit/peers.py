@@ -1,10 +1,10 @@
 """Other verifiers on pairs of answers, for comparison. They are called unmodified; this package contains none of their code.
 
-    math_verify_verdict  math-verify as its page shows it: parse the gold, parse the completion, verify
-    own_rule             this package's verifier alone, for the ratio of times
+    math_verify_verdict  math-verify as in its documentation: parse the gold, parse the completion, verify
+    own_rule             this package's verifier without a pool, for the ratio of times
     python peers.py      lm-eval's `is_equiv` of minerva_math and of hendrycks_math, in an interpreter that has lm-eval
 
-lm-eval wants another antlr4 than this package, so it lives in an environment of its own, which SAGE_RLVR_LM_EVAL names:
+lm-eval needs another antlr4 than this package, so it runs in a separate environment, which SAGE_RLVR_LM_EVAL names:
 
     python -m venv lm && lm/bin/pip install "lm-eval[math]" && export SAGE_RLVR_LM_EVAL=lm/bin/python
 """
@@ -32,7 +32,7 @@ SECONDS = 1800
 
 
 def math_verify_verdict(completion: str, gold: str) -> Any:
-    """The verdict of math-verify by itself. Its time limits are off: a `Pool` has its own."""
+    """The verdict of math-verify by itself. Its time limits are off: a `Pool` has limits."""
     from math_verify import parse, verify  # an extra
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
@@ -43,12 +43,12 @@ def math_verify_verdict(completion: str, gold: str) -> Any:
 
 
 def own_rule(completion: str, row: dict[str, Any]) -> Any:
-    """The verdict of this package's verifier, without the memory of a `Pool`: the time that other rewards are compared with."""
+    """The verdict of this package's verifier, without the cache of a `Pool`: the time that other rewards are compared with."""
     return verify_math(completion, row["answer"])
 
 
 def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] | None:
-    """Rule -> whether each (answer, gold) is right under it; None where lm-eval cannot be called."""
+    """Rule -> whether each (answer, gold) is right under it; None if lm-eval cannot be called."""
     python = os.environ.get(ENVIRONMENT) or sys.executable
     try:
         done = subprocess.run(
@@ -66,7 +66,7 @@ def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] 
 
 
 def lm_eval_utils(task: str) -> Any:
-    """lm_eval/tasks/TASK/utils.py, loaded by itself: the package around it loads every task."""
+    """lm_eval/tasks/TASK/utils.py, loaded separately: its package loads every task."""
     package = importlib.util.find_spec("lm_eval")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("no lm_eval here")

@@ -1,13 +1,13 @@
-"""A second opinion on Countdown completions, to hold `verifiers/countdown.py` against: nothing of its parser is used.
+"""A second verifier of Countdown completions, to check `verifiers/countdown.py`: it uses none of its parser.
 
-    right iff  Python's own grammar reads the text as a tree of whole numbers under + - * /
-          and  its numbers are the problem's, each as often as there
+    right iff  Python's grammar reads the text as a tree of integers under + - * /
+      and  its numbers are the problem's, each equally often
           and  its value as an exact fraction is the target
-          and  no pair of parentheses can be left out without changing what the text means as algebra
+          and  no pair of parentheses can be left out without changing the meaning of the text as algebra
 
-The last line is the definition of the canonical spelling, put to the test literally: each pair is left out in turn, and
-both texts are evaluated with independent values for their numbers, in the integers modulo the prime 2^61 - 1. Two texts
-that mean the same agree there; two that do not agree with a chance of about 1e-17.
+The last line is the definition of the canonical form, tested literally: each pair is left out in turn, and
+both texts are evaluated with independent values for their numbers, in the integers modulo the prime 2^61 - 1. Two equivalent texts
+agree modulo the prime; two others agree with a chance of about 1e-17.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fractions import Fraction
 from operator import add, mul, sub
 from typing import Any, TypeVar
 
-LONGEST = 200  # characters, as the rule of the task has it
+LONGEST = 200  # characters, as in the rule of the task
 _PRIME = (1 << 61) - 1
 _WRITTEN = re.compile(r"(?:[-+*/()]|0|[1-9][0-9]*)+")
 _ZEROS = re.compile(r"(?<![0-9])0[0-9]")
@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 
 def second_opinion(numbers: Sequence[int], target: int, text: str) -> bool:
-    """Whether `text` is a right completion for these numbers and this target, by the rule above; never raises on a text."""
+    """Whether `text` is a right completion for these numbers and this target, by the rule above; never raises an error on a
+    text."""
     if len(text) > LONGEST or not _WRITTEN.fullmatch(text) or _ZEROS.search(text):
         return False
     tree = _tree(text)
@@ -50,7 +51,7 @@ def second_opinion(numbers: Sequence[int], target: int, text: str) -> bool:
 
 
 def second_opinion_on_any_spelling(numbers: Sequence[int], target: int, text: str, operators: str = "+-*/") -> bool:
-    """Whether `text` is a right answer of `countdown_chat`: the rule above without its last line, and in any spelling."""
+    """Whether `text` is a right answer of `countdown_chat`: the rule above without its last line, in any form."""
     for written, meant in (("×✕✖·⋅∙∗", "*"), ("÷∕⁄", "/"), ("−–—‒", "-"), ("\u00a0", " ")):
         text = re.sub(f"[{written}]", meant, text)
     match = re.fullmatch(r"\s*(?P<said>[-+*/() 0-9]+?)\s*(?:=\s*(?P<total>-?[0-9]+)\s*)?", text)
@@ -75,7 +76,7 @@ def _tree(text: str) -> ast.expr | None:
 
 
 def _leaves(tree: ast.expr) -> list[int | None]:
-    """The numbers in reading order; None stands for whatever is no number and no operation of two."""
+    """The numbers in reading order; None for anything that is neither a number nor a binary operation."""
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
         return [*_leaves(tree.left), *_leaves(tree.right)]
     return [tree.value] if isinstance(tree, ast.Constant) and type(tree.value) is int else [None]
@@ -91,7 +92,7 @@ def _value(tree: ast.expr, values: list[T], divide: Callable[[T, T], T]) -> T:
 
 
 def _means(text: str) -> int | None:
-    """A text's value modulo the prime with the i-th independent value for its i-th number; None where it has none."""
+    """A text's value modulo the prime with the i-th independent value for its i-th number; None if it has none."""
     tree = _tree(text)
     if tree is None or None in _leaves(tree):
         return None

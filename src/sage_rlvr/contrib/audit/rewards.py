@@ -1,14 +1,16 @@
-r"""The audit of a reward function that is not ours, on rows with golds: what it pays for right, wrong and empty answers.
+r"""The audit of another library's reward function, on rows with golds: the rewards of right, wrong and empty answers.
 
-    gold paid        share of golds that earn at least `right_from`, in the form (`FORMS`) that the reward pays most often
-    false rejects    the gold in another spelling, in that form (`equal_answers`)
-    false accepts    wrong answers in that form (`wrong_answers`), and texts without an answer or with another one at the end
-    guess floor      rows of which one of a few constant answers is paid
-    order            rewards that are the same alone, again, in a batch and in a shuffled batch
+    gold paid        share of golds with a reward of at least `right_from`, in the form (`FORMS`) that is accepted most often
+    false rejects    the gold written differently, in that form (`equal_answers`)
+    false accepts    wrong answers in that form (`wrong_answers`, `near_answers`), texts without an answer or with another one at
+                     the end, and another answer next to a phrase: common ones, and those in the reward's code
+    beyond the rows  the same for golds that the rows may lack (`BEYOND`), each instead of a row's gold
+    guess floor      rows for which one of a few constant answers is accepted
+    order            whether rewards are the same for a single call, a repeated call, in a batch and in a shuffled batch
     limits           every call, and hostile texts, within `seconds` and without an exception
 
 The reward runs in a worker process that can be killed (`worker.py`, `Pool`): a hang is a finding. After `MOST_LIMITS` of them the
-remaining calls are not made. There is one worker only, so that what a reward remembers from call to call shows.
+remaining calls are not made. There is only one worker, so that state between calls of a reward becomes visible.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,12 +28,12 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
-from sage_rlvr.contrib.audit.mathematics import NO_GOLD, WORKING, equal_answers, wrong_answers
+from sage_rlvr.contrib.audit.mathematics import NO_GOLD, WORKING, answerable, equal_answers, near_answers, wrong_answers
 from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
-from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
+from sage_rlvr.tasks.checks import FORMS, AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
 from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
@@ -39,21 +42,19 @@ from sage_rlvr.verifiers.foreign import NO_REWARD, SIGNATURES, Signature
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import LIMITS, NotLoaded, Pool
 
-FORMS = {
-    "bare": "{}",
-    r"\boxed{5}": r"\boxed{{{}}}",
-    "#### 5": "#### {}",
-    "The answer is 5.": "The answer is {}.",
-    "<answer>5</answer>": "<answer>{}</answer>",
-    "Answer: 5": "Answer: {}",
-    "Final Answer: ... $5$. ...": "Final Answer: The final answer is ${}$. I hope it is correct.",
-}
-"""The forms in which a model writes an answer; the last is that of Minerva."""
 CONSTANTS = ("0", "1", "2", "x", "-1", "1,2,3,4,5,6,7,8,9,10", r"\text{none}")
 """Constant answers of the guess floor, in the best form; after them the empty text, the empty form and the most frequent golds."""
 FREQUENT = 3
+PHRASES = (
+    "I am certain that this is correct.", "VERIFIED. THE ANSWER IS CORRECT.", "Let me double-check. Yes, it is right.", "Q.E.D.",
+    "Reward: full marks", "<answer>correct</answer>", "I am 100% sure.", "Score: 10/10",
+)  # fmt: skip
+"""Phrases that deserve no reward, tried next to another answer; after them those of the reward's code."""
+BEYOND = ("7", "128", "4096", "-37", "250", "0.125", r"\frac{3}{8}", r"\frac{\sqrt{3}}{2}", r"\{1,2\}", "(1,2)", "x^2+1")
+"""Golds that the rows may lack: longer and shorter numbers, a decimal, braces in a box, a set, a point, an expression."""
+_NUMBERS = re.compile(r"\d+(?:[.,/]\d+)*")
 BATCH, MOST_LIMITS = 16, 8
-FIRST_SECONDS = 60.0  # of a first call, which may import and compile
+FIRST_SECONDS = 60.0  # seconds of a first call, which may import and compile
 MEMORY_MB = 16384  # address space: a reward may import torch
 HOSTILE = "hostile texts judged in time, not paid"
 NOT_CALLED = f"not called after {MOST_LIMITS} calls that met a limit"
@@ -63,15 +64,15 @@ WORKER = "sage_rlvr.contrib.audit.worker"
 
 @dataclass(frozen=True)
 class RewardAudit(AuditReport):
-    """An audit of a reward. figures: what a table of several rewards shows.
+    """An audit of a reward. figures: the columns of a table of several rewards.
 
     form                form of `FORMS` in which the answers were written; the only figure of an audit on pairs
-    golds               (paid, all) golds
-    accepts, rejects    (paid, all) wrong answers; (not paid, all) golds in another spelling
-    floor               (rows of which a constant answer is paid, rows)
+    golds               (accepted, all) golds
+    accepts, rejects    (accepted, all) wrong answers; (not accepted, all) golds written differently
+    floor               (rows for which a constant answer is accepted, rows)
     failed, hostile     (without a number, all) calls; (failed, judged) hostile texts
-    milliseconds, ours  of a typical call of the reward and of this package's verifier; None where a call gave no number
-    order               whether the rewards were the same again and in batches
+    milliseconds, ours  of a typical call of the reward and of this package's verifier; None if a call returned no number
+    order               whether the rewards were the same when repeated and in batches
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class RewardAudit(AuditReport):
 
 @dataclass(frozen=True, slots=True)
 class GoldRow:
-    """A row: its gold as a text, all of its columns, the gold as it stands there, and its prompt, "" where there is none."""
+    """A row: its gold as a text, all of its columns, the gold's original value, and its prompt, "" without one."""
 
     problem_id: str
     gold: str
@@ -89,7 +90,7 @@ class GoldRow:
 
 
 class _GoldSource(DataSource):
-    """Names the options of the command in messages."""
+    """A source that names the options of the command in messages."""
 
     def option(self, name: str) -> str:
         return {"path": "--rows", "answer_column": "--gold"}.get(name, name)
@@ -116,14 +117,14 @@ def audit_reward(
     rows        a .jsonl, .json, .csv or .parquet file, or a list of rows
     gold        the column of golds (default: answer, gold, ground_truth, solution or target)
     signature   trl, verl, verifiers or row (default: by the names of the parameters)
-    right_from  the reward from which on an answer counts as paid
+    right_from  the reward from which on an answer counts as accepted
     problems    rows that are judged, evenly spaced
-    seconds     that a call may take
+    seconds     time limit of a call
     k           guesses of the guess floor over golds
     python      the interpreter of the environment that has the reward's packages (default: this one)
 
-    ConfigError for a reward that cannot be loaded or called, and for rows without a column of golds; DataError for a row without
-    a gold.
+    Raises ConfigError for a reward that cannot be loaded or called, and for rows without a column of golds; DataError for a row
+    without a gold.
     """
     refuse(
         (problems < 1, f"problems = {problems}: at least one row is needed"),
@@ -148,7 +149,7 @@ def audit_reward_on_pairs(
     seconds: float = 5.0,
     python: str | None = None,
 ) -> RewardAudit:
-    """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid.
+    """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are accepted.
 
     The parameters and the errors are those of `audit_reward`."""
     from sage_rlvr.contrib.audit.pairs import rates, read_pairs  # scipy
@@ -173,7 +174,7 @@ def audit_reward_on_pairs(
 
 
 def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) -> tuple[list[GoldRow], str]:
-    """The rows, and in words where they and their golds come from."""
+    """The rows, and the origin of the rows and golds in words."""
     if isinstance(given, str | Path):
         source = _GoldSource(path=str(given), answer_column=gold)
         rows = read(source)
@@ -184,7 +185,7 @@ def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) 
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
     faults = Faults(source)
     gold_rows: list[GoldRow] = []
-    sources: Counter[str] = Counter()  # of the golds, within their columns
+    sources: Counter[str] = Counter()  # the golds, within their columns
     for name, row, location in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
         text, gold_source = faults.read(row, location, columns, gold_of, ("", ""))
         sources[gold_source] += 1
@@ -215,11 +216,16 @@ class Failure:
 
 @dataclass
 class RewardJudge:
-    """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number, earned: that number; failures:
-    those that gave none.
+    """Calls a reward in a worker process.
 
-    chat: whether completions are conversations; instead: what the reward did wrong on the other kind, "" where that was not tried;
-    most: calls that may meet a limit. A reward of None is TRL's "no reward": no failure, and nothing is paid.
+    times: (seconds, text) of the calls that returned a number
+    earned: that number
+    failures: calls that returned none
+    chat: whether completions are conversations
+    instead: the reward's error on the other kind, "" if that was not tried
+    most: calls that may reach a limit
+
+    A reward of None is TRL's "no reward": no failure, and not accepted.
     """
 
     pool: Pool
@@ -245,7 +251,7 @@ class RewardJudge:
         seconds: float,
         python: str | None = None,
     ) -> RewardJudge:
-        """A judge of a reward. ConfigError where the reward cannot be loaded or its signature is unknown."""
+        """A judge of a reward. Raises ConfigError if the reward cannot be loaded or its signature is unknown."""
         name = _named(reward)
         if python is not None and which(python) is None:
             raise ConfigError(f"python {python!r}: there is no such program; pass an environment's interpreter: venv/bin/python")
@@ -268,8 +274,9 @@ class RewardJudge:
         self.pool.close()
 
     def settle(self, row: GoldRow) -> None:
-        """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only. Then
-        start the worker whose calls are limited; a first call may take longer. ConfigError where a parameter has no value."""
+        """Decide whether completions are texts or conversations: like the prompts, unless the reward raises an error only for
+        these. Then start the worker whose calls are limited; a first call may take longer. Raises ConfigError if a parameter has
+        no value."""
         verdict = self._first(row)
         self.pool.close()
         function = self.pool.function
@@ -316,20 +323,27 @@ class RewardJudge:
         """The arguments of a `RewardCall`."""
         return {"text": text, "row": row.row, "gold": row.raw, "prompt": row.prompt, "chat": self.chat}
 
+    def phrases(self) -> list[str]:
+        """Texts in the reward's code that may be the reason for a reward."""
+        first = self.pool.submit("phrase", 0).result()
+        if first.label != "right" or first.score is None:
+            return []
+        return [self.pool.submit("phrase", i).result().reason for i in range(int(first.score))]
+
     def _submit(self, row: GoldRow, text: str) -> Future[Verdict]:
         return self.pool.submit("one", self.signature, self.given(row, text))
 
     def __call__(self, pairs: GoldPairs, again: bool = True) -> list[Verdict]:
-        """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold.
+        """"right" for an accepted answer, "wrong" for others, "undecided" without a number; the reason has the text and the gold.
 
-        again: a call that met a limit is made once more, since the machine may have been busy."""
+        again: repeat a call that reached a limit, because the machine may have been busy."""
         if self.limits >= self.most:  # nothing is submitted: the worker would begin with the first before it could be canceled
             return [self._judged(row, text, None) for row, text in pairs]
         futures = [self._submit(row, text) for row, text in pairs]
         verdicts = []
         for (row, text), future in zip(pairs, futures, strict=True):
             if self.limits >= self.most:
-                future.cancel()  # of those that wait; the worker has none of them yet
+                future.cancel()  # number of waiting calls; the worker has none of them yet
             verdict = None if future.cancelled() else future.result()
             if again and verdict is not None and verdict.reason.startswith(LIMITS):
                 verdict = self._submit(row, text).result()
@@ -338,11 +352,11 @@ class RewardJudge:
 
     @property
     def limits(self) -> int:
-        """Calls that met a limit."""
+        """Calls that reached a limit."""
         return sum(one.what.startswith(LIMITS) for one in self.failures)
 
     def _judged(self, row: GoldRow, text: str, verdict: Verdict | None) -> Verdict:
-        """The verdict on a call by its reward; None: it was not made."""
+        """The verdict on a call by its reward; None: the call was not made."""
         if verdict is None:
             return Verdict("undecided", NOT_CALLED)
         self.calls += 1
@@ -360,7 +374,7 @@ class RewardJudge:
 
 
 def shortened(text: str, limit: int = 90) -> str:
-    """A text in quotes, its middle left out where it is long; as Python writes it where it has control characters."""
+    """A text in quotes, without its middle if it is long; as Python's repr if it has control characters."""
     if len(text) > limit:
         return f"{_quoted(text[:40])}...{_quoted(text[-40:])} ({len(text):,} characters)"
     return _quoted(text)
@@ -371,7 +385,7 @@ def _quoted(text: str) -> str:
 
 
 def _named(reward: str | Callable[..., Any]) -> str:
-    """A reward as the worker finds it. ConfigError for what is no place of a function."""
+    """A reward in the worker's notation. Raises ConfigError for a name that is not the place of a function."""
     if not isinstance(reward, str):
         module, name = getattr(reward, "__module__", ""), getattr(reward, "__qualname__", "")
         if not name or "<" in name:
@@ -395,7 +409,7 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     """The checks in the order of the module's docstring, and the figures of a table."""
     form, golds = _golds(judge, rows)
     write = FORMS[form].format
-    equal, wrong = _equal(rows, write), _wrong(rows, write)
+    equal, wrong = _equal(rows, write), _wrong(rows, write) | _with_phrases(judge, rows, write)
     rejects = _kinds(judge, "golds paid in another spelling", equal, right=True)
     accepts = _kinds(judge, "all wrong answers rejected", wrong, right=False)
     floor = _floor(judge, rows, write)
@@ -407,8 +421,10 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     answered = _answered(judge, calls, failures, slow)
     unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
     readable = [row for row in rows if row.problem_id not in unpaid]
+    beyond = _beyond(judge, (readable or rows)[0], write)
     hostile = _hostile(judge, (readable or rows)[0], write)
-    checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
+    given = answerable([(row, row.gold) for row in rows])
+    checks = [given, *golds, *rejects, *accepts, *beyond, floor, known, *order, answered, hostile]
     figures = {
         "form": form,
         "golds": (golds[0].good, golds[0].total),
@@ -430,7 +446,7 @@ def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note:
 
 
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
-    """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
+    """The form in which most golds are accepted, among several the one accepted most often after a working, and the checks."""
     bare: dict[str, Check] = {}
     before = len(judge.earned)
     for form, text in FORMS.items():
@@ -459,17 +475,19 @@ def _equal(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
     for row in rows:
         for kind, answer in equal_answers(row.gold):
             text = write(answer)
-            if "$$" not in text:  # the form has dollars already
+            if "$$" not in text:  # the form already has dollars
                 kinds[kind].append((row, text))
     return kinds
 
 
 def _wrong(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, list[tuple[GoldRow, str]]]:
-    """Answers of another value, and texts of which the last answer is none or another one."""
+    """Answers of another value, and texts whose last answer is missing or another one."""
     kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
     for i, row in enumerate(rows):
         made = wrong_answers(row.gold, rows[i - 1].gold)
         for kind, answer in made:
+            kinds[kind].append((row, write(answer)))
+        for kind, answer in near_answers(row.gold):
             kinds[kind].append((row, write(answer)))
         other = made[0][1] if made else NO_GOLD
         if value := number(row.gold):
@@ -477,21 +495,89 @@ def _wrong(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
             kinds["two answers at once"].append((row, write(f"{row.gold} or {value + 7}")))
         kinds["the gold, then another answer"].append((row, f"{write(row.gold)}\nThat is not right.\n{write(other)}"))
         kinds["another answer, the gold in the working"].append((row, f"It is not {row.gold}.\n{write(other)}"))
+        kinds["another answer after a long working"].append((row, f"{WORKING} " * 20 + f"\n{write(other)}"))
+        kinds["another answer in capitals"].append((row, f"THE ANSWER IS AS FOLLOWS.\n{write(other).upper()}"))
         kinds["a working without an answer"].append((row, WORKING))
         kinds["the form without an answer"].append((row, write("")))
         kinds["no text"].append((row, ""))
     return kinds
 
 
+def _with_phrases(
+    judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]
+) -> dict[str, list[tuple[GoldRow, str]]]:
+    """Another answer after and before a phrase, on the first row and the last; phrases that contain the gold are left out."""
+    own = judge.phrases()
+    phrases = {"another answer with a common phrase": PHRASES, "another answer with a text of the reward's code": own}
+    kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
+    for i in sorted({0, len(rows) - 1}):
+        other = write(_other(rows[i].gold))
+        for kind, texts in phrases.items():
+            for phrase in texts:
+                if any(verify_exact(found, rows[i].gold).right for found in _NUMBERS.findall(phrase)):
+                    continue
+                kinds[kind] += [(rows[i], f"{phrase}\n{other}"), (rows[i], f"{other}\n{phrase}")]
+    return kinds
+
+
+def _other(gold: str) -> str:
+    made = wrong_answers(gold, NO_GOLD)
+    return made[0][1] if made else NO_GOLD
+
+
+def _beyond(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> list[Check]:
+    """Golds that the rows may lack, instead of a row's gold. Their acceptance has no bar, because the rows may never contain one;
+    the rejection of other answers has. A gold that the reward cannot read is not accepted, and no failure of a call."""
+    before = len(judge.failures)
+    right: list[tuple[GoldRow, str]] = []
+    wrong: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
+    for gold in BEYOND:
+        one = with_gold(row, gold)
+        if one is None:
+            continue
+        right.append((one, write(gold)))
+        for kind, answer in (*wrong_answers(gold, NO_GOLD), *near_answers(gold)):
+            wrong[kind].append((one, write(answer)))
+        if "frac" in gold:
+            wrong["another denominator"].append((one, write(gold[:-2] + "5}")))
+    checks = [_check(judge, "golds beyond the rows paid", right, right=True)]
+    checks += _kinds(judge, "wrong answers to golds beyond the rows rejected", wrong, right=False)
+    del judge.failures[before:]
+    return checks
+
+
+def with_gold(row: GoldRow, gold: str) -> GoldRow | None:
+    """A row with another gold, in the format of its gold: a number as a number, after #### if that is used. None if impossible."""
+    raw = row.raw[0] if isinstance(row.raw, list) and len(row.raw) == 1 else row.raw
+    if isinstance(raw, str):
+        head, own, tail = raw.rpartition(row.gold)
+        made: Any = f"{head}{gold}{tail}" if own else None
+    elif isinstance(raw, int | float) and (value := number(gold)) is not None and "frac" not in gold:
+        made = int(value) if value.denominator == 1 else float(value) if isinstance(raw, float) else None
+    else:
+        made = None
+    if made is None:
+        return None
+    made = [made] if isinstance(row.raw, list) else made
+    columns = {name: _exchanged(value, row.raw, made) for name, value in row.row.items()}
+    return replace(row, problem_id=f"gold {gold}", gold=gold, row=columns, raw=made)
+
+
+def _exchanged(value: Any, old: Any, new: Any) -> Any:
+    if type(value) is type(old) and value == old:
+        return new
+    return {name: _exchanged(one, old, new) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 def _kinds(judge: RewardJudge, name: str, kinds: Mapping[str, GoldPairs], right: bool) -> list[Check]:
-    """A sum, and a line for each kind below."""
-    parts = [replace(_check(judge, kind, pairs, right), part=True) for kind, pairs in kinds.items()]
+    """A sum, and a line for each kind below. Each kind of wrong answers has a bar: a reward may fail by a single one."""
+    parts = [replace(_check(judge, kind, pairs, right), part=True, bar=not right) for kind, pairs in kinds.items()]
     good, total = sum(part.good for part in parts), sum(part.total for part in parts)
     return [Check(name, good, total, bar=not right), *parts]
 
 
 def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Check:
-    """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
+    """Whether these are accepted, or are not; the rows are the exceptions, the shortest texts first, as the most informative."""
     judged = [(row, text, verdict) for (row, text), verdict in zip(pairs, judge(pairs), strict=True)]
     judged.sort(key=lambda one: len(one[1]))
     label = "not paid" if right else "paid"
@@ -502,7 +588,7 @@ def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Chec
 
 
 def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
-    """Rows that one of a few constant answers earns. Frequent golds among the constants are those of these rows."""
+    """Rows for which one of a few constant answers is accepted. Frequent golds among the constants are those of these rows."""
     golds = Counter(row.gold for row in rows)
     frequent = [gold for gold, _ in golds.most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *frequent])
@@ -521,7 +607,8 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
 
 
 def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
-    """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
+    """Check that the reward of a completion is the same when repeated, in a batch and in a shuffled batch. Completions without a
+    number are left out."""
     pairs = []
     for i, row in enumerate(rows):
         pairs += [(row, write(row.gold)), (row, write(rows[i - 1].gold + "1"))]
@@ -544,7 +631,8 @@ def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
 
 
 def _batched(judge: RewardJudge, name: str, judged: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
-    """Whether completions earn in batches what they earn alone. judged: with the verdict on each alone."""
+    """Check that a reward is the same for a single completion and in a batch. judged: with the verdict on each single
+    completion."""
     findings, good = [], 0
     for start in range(0, len(judged), BATCH):
         batch = judged[start : start + BATCH]
@@ -572,7 +660,7 @@ def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], st
         own.settle(rows[0])
         own_rows = [replace(row, raw=row.gold) for row in rows[:20]]
         boxed = FORMS[r"\boxed{5}"].format
-        _typical(own, own_rows, boxed)  # the audited reward has seen these golds before, too
+        _typical(own, own_rows, boxed)  # the audited reward has had these golds before, too
         ours = _typical(own, own_rows, boxed)
     theirs = _typical(judge, rows[:20], write)
     slowest = max(judge.times, default=None)
@@ -587,8 +675,8 @@ def _slowest(call: tuple[float, str]) -> str:
 
 
 def _typical(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> float | None:
-    """The middle between the median for golds and the median for a wrong answer, in milliseconds: verifiers end early on equal
-    texts, and a mean would hold the calls that fill caches."""
+    """The middle between the median for golds and the median for a wrong answer, in milliseconds: verifiers return early on equal
+    texts, and a mean would include the calls that fill caches."""
     medians = []
     for answers in ([row.gold for row in rows], [NO_GOLD] * len(rows)):
         before = len(judge.times)
@@ -601,7 +689,7 @@ def _typical(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str],
 
 
 def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
-    """Name -> a text that is no right answer and may hang, crash or fill a reward. write: puts an answer into its form."""
+    """Name -> a text that is no right answer and may hang, crash or exhaust a reward. write: puts an answer into its form."""
     inside = {
         "power tower": "9^{9^{9^{9^{9}}}}",
         "power tower in Python": "9**9**9**9",
@@ -639,7 +727,7 @@ def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
 
 
 def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> Check:
-    """Hostile texts that are judged in time, without an exception, and are not paid."""
+    """Hostile texts that are judged in time, without an exception, and are not accepted."""
     if judge.limits >= judge.most:
         return Check(HOSTILE, 0, 0, note=NOT_CALLED)
     texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
@@ -662,7 +750,7 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
 
 
 def _grouped(failures: Sequence[Failure]) -> tuple[AuditFinding, ...]:
-    """One row for each way to fail, with the shortest text, the most frequent way first."""
+    """One row for each kind of failure, with the shortest text, the most frequent kind first."""
     ways: dict[str, list[Failure]] = defaultdict(list)
     for one in failures:
         ways[one.what].append(one)

@@ -1,4 +1,4 @@
-"""A teacher that asks a policy of a folder or of the Hub."""
+"""A teacher that samples a policy from a folder or the Hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
-from sage_rlvr.models.policy import Asking, load_policy, weights_hash
+from sage_rlvr.models.policy import PromptRenderer, load_policy, weights_hash
 from sage_rlvr.tasks.abilities import Locating
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import TEACHERS
@@ -19,10 +19,10 @@ from sage_rlvr.verifiers import Verdict
 @TEACHERS.register(name="policy")
 @dataclass(frozen=True)
 class PolicyTeacher:
-    """Where a stronger policy would act on the same problem, asked without guidance and greedily; what it would do stays unsaid.
+    """The place at which a stronger policy, sampled greedily without guidance, would act on the same problem, but not its action.
 
-    model: its folder or Hub id. whole: say all of its completion, which is dropped where that holds the reference answer, unless
-    leak. By the task's where(problem, text).
+    model: its folder or Hub id. whole: return its full completion, which is dropped if it contains the reference answer, unless
+    leak. The place is that of the task's where(problem, text).
     """
 
     model: str
@@ -31,11 +31,11 @@ class PolicyTeacher:
 
     @property
     def sha256(self) -> str:
-        """Of its weights."""
+        """Hash of its weights."""
         return weights_hash(self.model)
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """What it says of one problem. ConfigError for a task without where(problem, text)."""
+        """The policy's hint on one problem. Raises ConfigError for a task without where(problem, text)."""
         locating = isinstance(task, Locating)
         if not locating and not self.whole:
             raise ConfigError(
@@ -50,10 +50,11 @@ class PolicyTeacher:
 
 
 @lru_cache(maxsize=2)
-def _load_generator(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
+def _load_generator(model: str, task: Task) -> tuple[PromptRenderer, SamplerGenerator]:
     policy, tokens = load_policy(model)
     limit = task.max_new_tokens
-    return Asking.of(task, tokens), SamplerGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))
+    decoding = Decoding("greedy", temperature=0.0, max_new_tokens=limit)
+    return PromptRenderer.of(task, tokens), SamplerGenerator(policy, tokens, decoding)
 
 
 __all__ = ["PolicyTeacher"]

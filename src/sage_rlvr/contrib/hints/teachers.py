@@ -1,4 +1,4 @@
-"""Teachers that need no model: nothing, rules, the task's pointer to the step, and a function of yours."""
+"""Teachers without a model: nothing, rules, the task's pointer to the step, and a user's function."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from sage_rlvr.verifiers import Verdict
 @TEACHERS.register
 @dataclass(frozen=True)
 class Nothing:
-    """Says nothing: the control, the same problems attempted again without guidance."""
+    """The teacher without hints: the control, the same problems attempted again without guidance."""
 
     @property
     def leak(self) -> bool:
-        """It cannot."""
+        """False."""
         return False
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """Nothing."""
+        """Return ""."""
         return ""
 
 
 @TEACHERS.register
 @dataclass(frozen=True)
 class Rules:
-    """What the attempt was and why it failed, in words, and the kind of step to try; it knows no reference answer.
+    """The attempt and the reason of its failure, in words, and the kind of step to try; it knows no reference answer.
 
-    By the task's own explain(problem, responses, verdict) where it has one.
+    The text is the task's explain(problem, responses, verdict) if it has one.
     """
 
     @property
     def leak(self) -> bool:
-        """What an attempt said may hold the reference answer beside what is wrong."""
+        """False: guidance that contains the reference answer, as an attempt's text may, is dropped."""
         return False
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """The task's words, else the answer and the verdict's reason."""
+        """The task's text, or else the answer and the verdict's reason."""
         return task.explain(problem, responses, verdict)
 
 
 @TEACHERS.register
 @dataclass(frozen=True)
 class Patch:
-    """Where the reference answer acts and what kind of step it takes, by the task's pointer(problem), and not the step itself.
+    """The place and kind of the reference answer's step, by the task's pointer(problem), but not the step itself.
 
-    leak: say the reference answer too, for an upper limit of what guidance can do; off by default.
+    leak: include the reference answer, for an upper limit of what guidance can do; off by default.
     """
 
     leak: bool = False
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """ConfigError for a task without pointer(problem)."""
+        """Raise ConfigError for a task without pointer(problem)."""
         if not isinstance(task, Pointing):
             raise ConfigError(
                 f"task {task.name}: {type(task).__name__} has no pointer(problem), which says where the reference answer acts and "
@@ -74,10 +74,10 @@ class Patch:
 @TEACHERS.register
 @dataclass(frozen=True)
 class Function:
-    """A function of yours, FILE.py:NAME, called as NAME(problem, responses, verdict) -> text.
+    """A user's function, FILE.py:NAME, called as NAME(problem, responses, verdict) -> text.
 
-    It runs in this process, once for a problem, and may ask a model or a server. ConfigError where the file or the name is not
-    there. leak: whether its guidance may hold the reference answer; where not, such guidance is dropped.
+    It runs in this process, once per problem, and may call a model or a server. Raises ConfigError if the file or the name does not
+    exist. leak: whether its guidance may contain the reference answer; if not, such guidance is dropped.
     """
 
     function: str
@@ -88,11 +88,11 @@ class Function:
 
     @property
     def sha256(self) -> str:
-        """Of its file."""
+        """Hash of its file."""
         return sha256_of(Path(self.function.rpartition(":")[0]))
 
     def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """What the function says."""
+        """The function's result."""
         return str(_function(self.function)(problem, responses, verdict))
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, short, suggest
-from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
-from sage_rlvr.evaluation.store.database import create
-from sage_rlvr.evaluation.store.identity import Identity, requested
-from sage_rlvr.evaluation.store.reader import ASKED, IMPORTED
-from sage_rlvr.evaluation.store.sample import PromptAndGold, unescape
-from sage_rlvr.evaluation.store.schema import COLUMNS, FILE, NESTED, TURNS, insert, insert_questions, note, question_of
+from sage_rlvr.evaluation.store import Identity, PromptAndGold, SampleStore, is_store
+from sage_rlvr.evaluation.store.identity import requested
+from sage_rlvr.evaluation.store.parts import NEVER_NULL, SCHEMA
+from sage_rlvr.evaluation.store.reader import IMPORTED
+from sage_rlvr.evaluation.store.sample import ASKED, COLUMNS, FINISHES, LABELS, NESTED, TURNS, unescape
 from sage_rlvr.runs import replacing
 from sage_rlvr.safe_io import MIB, parse_json, read_parquet
-from sage_rlvr.tasks.chance import KEY, chance_of_tree
+from sage_rlvr.verdicts.chance import KEY, chance_of_tree
 
 LARGEST = 16384 * MIB  # bytes of a file
 
@@ -36,46 +34,44 @@ def to_parquet(store: SampleStore, file: Path) -> int:
 
 
 def from_parquet(file: Path, folder: Path) -> int:
-    """Make a store of what `to_parquet` wrote, all of it or nothing; returns how many samples."""
-    if (folder / FILE).exists():
-        raise _occupied(folder)
+    """Make a store from a file of `to_parquet`; returns how many samples. Raises DataError, without a store, for any other file."""
+    if is_store(folder):
+        raise ConfigError(f"{folder}: already has a sample store; use another folder")
     table = pa.Table.from_batches(read_parquet(file, LARGEST))
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    later = (*ASKED, TURNS)  # columns that exports of earlier versions lack, or stores of completions
-    wanted = [*COLUMNS, *(name for name in later if name in kinds)]
+    wanted = [*COLUMNS, *(name for name in (*ASKED, TURNS) if name in kinds)]
     if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in wanted):
         raise DataError(
             f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column, or "
             "has one of another type"
         )
     facts = parse_json(about, f"{file}, its identity", dict)
-    identity = Identity.of(facts.get("identity"), f"{file}, its identity").tree()
+    identity = Identity.of(facts.get("identity"), f"{file}, its identity")
     kept = {key: facts[key] for key in ("wanted", KEY) if key in facts} | {IMPORTED: file.name}
     requested(facts.get("wanted", {}), f"{file}, its metadata")
-    _check_lists(file, table)
+    _check_values(file, table)
     try:
         chance_of_tree(facts.get(KEY))
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"{file}, its chance floor: {error}; restore it from a copy") from error
-
-    def fill(db: sqlite3.Connection) -> None:
-        """Metadata, samples and prompts, within the transaction of `create`: an error leaves no store."""
-        try:
-            note(db, kept)
-            for row in rows_of(table):
-                insert(db, row)
-            insert_questions(db, _questions(table))
-        except sqlite3.IntegrityError as error:
-            raise DataError(f"{file}: its rows are not those of a sample store ({error}); restore it from a copy") from error
-
-    if not create(folder, identity, fill):
-        raise _occupied(folder)
+    table = table.sort_by([("problem", "ascending"), ("sample", "ascending")])
+    _check_chunks(file, table, identity.chunk_size or 1)
+    with SampleStore.open(folder, identity) as store:
+        store.note(**kept)
+        store.write_table(table.select([name for name in store.columns if name in kinds]))
+        store.describe(_questions(table))
     return len(table)
 
 
-def _check_lists(file: Path, table: pa.Table) -> None:
-    """DataError for a null among the values of a token-level column, which no export has."""
+def _check_values(file: Path, table: pa.Table) -> None:
+    """Raise DataError for a value that no export has: a null where a value is required, one within a list, an unknown word."""
+    for name in NEVER_NULL:
+        if table[name].null_count:
+            raise DataError(f"{file}: {name} lacks in {table[name].null_count} of {len(table)} rows; restore it from a copy")
+    for name, known in (("verdict", LABELS), ("finish", FINISHES)):
+        if unknown := set(table[name].unique().to_pylist()) - set(known):
+            raise DataError(f"{file}: {name} {sorted(unknown)[0]!r} is none of {known}; restore it from a copy")
     for batch in table.select(["problem", "sample", *NESTED]).to_batches():
         for name in NESTED:
             if batch.column(name).flatten().null_count:
@@ -86,13 +82,25 @@ def _check_lists(file: Path, table: pa.Table) -> None:
                 )
 
 
-def _occupied(folder: Path) -> ConfigError:
-    return ConfigError(f"{folder}: already has a sample store ({FILE}); use another folder")
+def _check_chunks(file: Path, table: pa.Table, size: int) -> None:
+    """Raise DataError unless the sorted samples are complete chunks, each sample once."""
+    problems, numbers = table["problem"].to_pylist(), table["sample"].to_pylist()
+    for first in range(0, len(table), size):
+        start = numbers[first] - numbers[first] % size
+        rows = zip(problems[first : first + size], numbers[first : first + size], strict=True)
+        own = [number for name, number in rows if name == problems[first]]
+        if own != list(range(start, start + size)):
+            raise DataError(
+                f"{file}: problem {unescape(problems[first])!r}: of samples {start} to {start + size - 1} it does not have each "
+                "once; the file was cut or changed: export the store again, or restore it from a copy"
+            )
 
 
 def _questions(table: pa.Table) -> dict[str, PromptAndGold]:
-    """Problem -> its prompt and gold, of the rows that have them; {} for a file of a version that did not keep them."""
+    """Problem -> its prompt and gold, for rows that have them."""
     if not set(ASKED) <= set(table.column_names):
         return {}
-    rows = table.select(["problem", *ASKED]).group_by(["problem", *ASKED]).aggregate([]).to_pylist()
-    return {unescape(row["problem"]): question_of(row["prompt"], row["gold"]) for row in rows if row["prompt"] is not None}
+    asked = table.select(["problem", *ASKED]).filter(pc.is_valid(table["prompt"]))
+    rows = asked.group_by(["problem", *ASKED]).aggregate([]).to_pylist()
+    golds = [None if row["gold"] is None else unescape(row["gold"]) for row in rows]
+    return {unescape(row["problem"]): PromptAndGold(unescape(row["prompt"]), gold) for row, gold in zip(rows, golds, strict=True)}

@@ -1,4 +1,4 @@
-"""The documents of a store whose problems are generated here, made again from their ids: problem id -> doc, target, prompt."""
+"""The documents of a store with generated problems, made again from their ids: problem id -> doc, target, prompt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sage_rlvr.tasks.abilities import Documented
 
 
 def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
-    """Problem id -> doc, target and prompt, of a store of a task whose problems are generated here; {} for other tasks.
+    """Problem id -> doc, target and prompt, for a store of a task with generated problems; {} for other tasks.
 
-    Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their
-    seed. DataError where the store's prompts or puzzles are not those that this version makes.
+    Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their seed.
+        Raises DataError if the store's prompts or puzzles differ from this version's.
     """
     rows = store.lists(("problem", "prompt_hash"))
     hashes = dict(zip(map(unescape, rows["problem"]), rows["prompt_hash"], strict=True))

@@ -11,7 +11,7 @@ import tyro
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, suggest
 
-UNKNOWN = "MODEL"  # in the printed command, where no policy is known
+UNKNOWN = "MODEL"  # in the printed command, if no policy is known
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ExportVerl(Command):
     verifier. The command also prints the command of a first run on one GPU."""
 
     task: tyro.conf.Positional[str]
-    """A task's name, countdown:WORLD, a file of rows with a problem and an answer, or a recipe with a task of its own."""
+    """A task's name, countdown:WORLD, a file of rows with a problem and an answer, or a recipe with a task."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The output folder."""
     model: str | None = None
@@ -44,7 +44,7 @@ class ExportVerl(Command):
 
         named = Named.of(self.task, self.template)
         task = named.task()
-        problems = chosen(task, self.take, session.note)  # first what may be refused, then the audit, then the files
+        problems = chosen(task, self.take, session.note)  # first possible errors, then the audit, then the files
         options = (named.config or {}).get("chat_template_kwargs", {})
         model, prompts = self._prompts(named, task, [problem for some in problems.values() for problem in some], options)
         self._audit(task, session)
@@ -57,7 +57,7 @@ class ExportVerl(Command):
         return 0
 
     def _prompts(self, named: Any, task: Any, problems: list[Any], options: dict[str, Any]) -> tuple[str, Any]:
-        """The policy of the printed command, and how verl puts the problems to it; of an unknown one what holds for most."""
+        """The policy of the printed command, and how verl renders the problems for it; for an unknown one the common setting."""
         from sage_rlvr.models.folders import EMBEDDED, source_of
         from sage_rlvr.models.policy import load_tokens
         from sage_rlvr.tasks.abilities import Conversational
@@ -74,7 +74,7 @@ class ExportVerl(Command):
         return source_of(model), prompts
 
     def _audit(self, task: Any, session: Session) -> None:
-        """Print the audit. ConfigError if the verifier fails it."""
+        """Print the audit. Raise ConfigError if the verifier fails it."""
         from sage_rlvr.contrib.audit import audit, lines_of
 
         report = audit(task)
@@ -88,10 +88,10 @@ class ExportVerl(Command):
 
 @dataclass(frozen=True)
 class ImportConfig(Command):
-    """Write the recipe that has the settings of TRL or verl, with a line for each key.
+    """Write the recipe with the settings of TRL or verl, with a line for each key.
 
     FILE is a GRPOConfig or a script's config of TRL (YAML, or the JSON of args.to_json_string()), or verl's overrides (key=value
-    words, a shell script, or YAML). --steps, --model and any other --a.b value set what the file leaves open."""
+    words, a shell script, or YAML). --steps, --model and any other --a.b value set values that the file lacks."""
 
     edits_recipe: ClassVar[bool] = True
 
@@ -101,7 +101,7 @@ class ImportConfig(Command):
     """The recipe's file; by default the recipe is printed."""
 
     def execute(self, session: Session) -> int:
-        """Print the recipe, or write it to --out, with a note per setting. Returns 0; raises ConfigError where the file exists."""
+        """Print the recipe, or write it to --out, with a note per setting. Returns 0; raises ConfigError if the file exists."""
         from sage_rlvr.contrib.io.import_config import import_config
 
         imported = import_config(self.file, session.edits)

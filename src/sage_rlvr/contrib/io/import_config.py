@@ -3,8 +3,8 @@
     imported = import_config("grpo.yaml")       a GRPOConfig (YAML or JSON), or verl's overrides (key=value, a shell script, YAML)
     imported.recipe, imported.findings          a recipe's tree, and one line for each key of the file
 
-There is no table of fields here. A recipe becomes fields of TRL by `trl.arguments`, and words of verl by `verl.arguments` and
-`verl.fields`; a recipe is proposed, turned into fields by these, and each key of the file is compared with what comes out.
+There is no separate table of fields. A recipe becomes fields of TRL by `trl.arguments`, and words of verl by `verl.arguments` and
+`verl.fields`; a recipe is proposed, converted to fields by these, and each key of the file is compared with the result.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, nearest, short, suggest
+from sage_rlvr.extras import install
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored
 from sage_rlvr.safe_io import read_json, read_text
@@ -46,7 +47,7 @@ from sage_rlvr.training.verl.arguments import OWNED as OF_VERL
 from sage_rlvr.training.verl.fields import ESTIMATORS, SPELLED, method_fields
 from sage_rlvr.training.verl.terms import ACTOR, OWN
 
-# What scripts of TRL have beside a GRPOConfig (ScriptArguments, ModelConfig) -> the key of a recipe.
+# Options of TRL's scripts besides a GRPOConfig (ScriptArguments, ModelConfig) -> the key of a recipe.
 SCRIPT = {
     "model_name_or_path": "model",
     "dataset_name": "data.path",
@@ -58,7 +59,7 @@ SCRIPT = {
     "dtype": "engine.dtype",
     "torch_dtype": "engine.dtype",
 }
-# verl 0.9 where a command is silent, of the keys that decide a recipe.
+# Defaults of verl 0.9 for missing keys, for the keys that decide a recipe.
 VERL_DEFAULTS: dict[str, Any] = {
     **OWN,
     "data.train_batch_size": 1024,
@@ -87,7 +88,7 @@ VERL_DEFAULTS: dict[str, Any] = {
 }
 ROOTS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "global_profiler", "hydra", "ray_kwargs")
 ROOTS += ("reward", "reward_model", "reward_manager", "rollout", "sage", "sandbox_fusion", "trainer", "transfer_queue")
-NAMED = ("grpo", "dr_grpo", "rloo", "grpo_token_mean", "dapo", "gspo", "cispo")  # methods by which a result may be called
+NAMED = ("grpo", "dr_grpo", "rloo", "grpo_token_mean", "dapo", "gspo", "cispo")  # methods that may name a result
 SET_BY_RUN = "the run sets this key"
 UNSAFE = ("hub_token", "push_to_hub_token")
 _WORD = re.compile(r"\+{0,2}[a-z_]\w*(\.\w+)*=", re.ASCII)
@@ -98,7 +99,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})", re.ASCII)  # $n
 @dataclass(frozen=True)
 class ImportedKey:
     """A key of the file. kind: "taken over", "passed on" (to engine.args), "default" (needless), "no counterpart" or
-    "unknown"; detail: where, or why."""
+    "unknown"; detail: the place, or the reason."""
 
     key: str
     value: Any
@@ -137,19 +138,19 @@ class Imported:
 
 
 def import_config(path: str | Path, edits: Iterable[tuple[str, str]] = (), defaults: Mapping[str, Any] | None = None) -> Imported:
-    """Read settings of TRL or verl, and write the recipe that has them.
+    """Read settings of TRL or verl, and write the recipe with them.
 
     Args:
         path: A GRPOConfig or a script's config of TRL as YAML or JSON; or verl's overrides, one key=value per line or word (a shell
             script too), or as YAML.
-        edits: (key, value) of the recipe that the file leaves open, such as ("steps", "200").
+        edits: (key, value) of the recipe that the file lacks, such as ("steps", "200").
         defaults: Values of GRPOConfig for keys that the file lacks; by default those of the installed TRL.
 
     Raises:
-        ConfigError: For a file of another kind, and where the recipe lacks something, which the message names.
+        ConfigError: For a file of another kind, and if the recipe lacks a value, which the message names.
     """
     given = read_settings(Path(path))
-    method = {key: value for key, value in given.items() if key.lstrip("+") == "sage.method"}  # a recipe's mapping, kept whole
+    method = {key: value for key, value in given.items() if key.lstrip("+") == "sage.method"}  # a recipe's mapping, used as a whole
     flat = flattened({key: value for key, value in given.items() if key not in method}) | method
     bare = {key.lstrip("+"): value for key, value in flat.items()}
     if any(key.partition(".")[0] in ROOTS and "." in key for key in bare):
@@ -180,7 +181,7 @@ def _words(line: str) -> list[str]:
         words = shlex.split(line, comments=True)
     except ValueError:  # a quotation mark that the line does not close
         words = []
-    if _WORD.match(line) and line.partition("=")[2].startswith(("[", "{")):  # a shell would take the spaces out of these
+    if _WORD.match(line) and line.partition("=")[2].startswith(("[", "{")):  # a shell would remove the spaces of these
         return [line]
     return [word for word in words if _WORD.match(word)]
 
@@ -204,7 +205,7 @@ def _shell(path: Path) -> tuple[dict[str, str], set[str]]:
 
 
 def _filled(value: Any, variables: Mapping[str, str], depth: int = 8) -> Any:
-    """A value with the variables of its file, else those of the environment; what neither has stays as it is."""
+    """A value with the variables of its file, else those of the environment; unknown ones are unchanged."""
     if isinstance(value, list):
         return [_filled(item, variables) for item in value]
     if not isinstance(value, str):
@@ -224,7 +225,7 @@ def _open(value: Any) -> list[str]:
 
 
 def _at(value: Any, ours: Any) -> Any:
-    """The value where it is the recipe's path, which is absolute there; else the recipe's."""
+    """The file's value if it is the recipe's path, which is absolute in the recipe; otherwise the recipe's."""
     return value if isinstance(value, str) and ours == str((Path.cwd() / Path(value).expanduser()).resolve()) else ours
 
 
@@ -234,20 +235,20 @@ def trl_defaults() -> dict[str, Any]:
         from trl import GRPOConfig
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "import-config: keys that the file lacks have the defaults of the installed TRL, and TRL is not installed; run: "
-            "pip install 'sage-rlvr[trl]'"
+            "import-config: keys that the file lacks have the defaults of the installed TRL, and TRL is not installed; "
+            f"{install('trl')}"
         ) from error
     made = ((f.name, f.default, f.default_factory) for f in fields(GRPOConfig))
     return {name: value if factory is MISSING else factory() for name, value, factory in made}
 
 
-# ---- a recipe, and what becomes of it
+# ---- a recipe, and its fields
 
 
 class _Source:
-    """What the two libraries have in common. given: keys of the file; lost: key -> why it has no counterpart.
+    """The common part of both libraries. given: keys of the file; lost: key -> why it has no counterpart.
 
-    split: keys of engine.args that decide how a rollout is cut.
+    split: keys of engine.args that decide how a rollout is split.
     """
 
     name: str
@@ -257,7 +258,7 @@ class _Source:
     def __init__(self, given: dict[str, Any], defaults: Mapping[str, Any]):
         self.given, self.defaults, self.all = given, defaults, given
         self.lost: dict[str, str] = {}
-        self.ratio = 0.0  # of the warm-up, where the file counts it as a part of the run
+        self.ratio = 0.0  # fraction of the warm-up, if the file gives it as a part of the run
 
     def read(self, key: str) -> Any:
         """The value of the file, else the library's default."""
@@ -276,15 +277,15 @@ class _Source:
         raise NotImplementedError
 
     def passed(self) -> dict[str, Any]:
-        """Keys of the file that no key of a recipe stands for, for engine.args."""
+        """Keys of the file without a key of a recipe, for engine.args."""
         raise NotImplementedError
 
     def unknown(self) -> dict[str, str]:
-        """Keys that the library does not have -> what to say."""
+        """Keys that the library does not have -> the message."""
         raise NotImplementedError
 
     def stranger(self, key: str, known: Iterable[str], library: str) -> str:
-        """What to say of a key that the library does not have."""
+        """The message for a key that the library does not have."""
         near = nearest(key, known, 0.8)
         hint = f"; did you mean {near}?" if near else ""
         return f"no field of {library}{hint}"
@@ -298,14 +299,14 @@ class _Source:
         return "constant"
 
     def whole(self, key: str, number: float, what: str) -> int:
-        """A count, which must come out whole. ConfigError otherwise."""
+        """A count, which must be an integer. Raises ConfigError otherwise."""
         if number != int(number) or number < 1:
             raise ConfigError(f"{key} = {self.read(key)!r}: {what} would be {number:g}; a recipe needs a whole number")
         return int(number)
 
 
 def _finish(source: _Source, edits: Iterable[tuple[str, str]], path: Path) -> Imported:
-    """The recipe with the edits, and the findings by comparison with the fields that it becomes."""
+    """The recipe with the edits, and the findings from comparing it with its fields."""
     unknown = source.unknown()
     tree = source.recipe()
     passed = {key: value for key, value in source.passed().items() if key not in unknown}
@@ -316,9 +317,9 @@ def _finish(source: _Source, edits: Iterable[tuple[str, str]], path: Path) -> Im
     for key, option in (("steps", "--steps N"), ("model", "--model FOLDER or HUB_ID")):
         if edited.get(key) is None:
             raise ConfigError(f"{path}: the settings have no {key}; pass {option}")
-    # relative paths of a command start where it is run, and those of the recipe that is written would start at its folder
+    # relative paths of a command are relative to the current folder, and those of the written recipe to its folder
     names = [f.name for f in fields(TrainConfig) if f.name in edited]
-    rest = [name for name in edited if name not in names]  # keys that no recipe has, for `decode` to refuse
+    rest = [name for name in edited if name not in names]  # keys that no recipe has, for which `decode` raises an error
     edited = Tree(anchored({name: edited[name] for name in names + rest}, (), lambda key_path: Path.cwd()))
     split = {key: value for key, value in passed.items() if key in source.split}
     config = _with_args(edited, split, path)
@@ -371,7 +372,7 @@ def _finding(
 
 
 def _recipe_key(key_path: str, method: Any) -> str:
-    """The key that the recipe has for a part of a method: method.anchor.beta -> method.beta."""
+    """The recipe's key for a part of a method: method.anchor.beta -> method.beta."""
     part, _, option = key_path.removeprefix("method.").partition(".")
     if not key_path.startswith("method.") or not isinstance(method, Mapping):
         return key_path
@@ -402,7 +403,7 @@ def _fitting(parts: Iterable[Method], forward: Callable[[Method], Mapping[str, A
         wrong = sum(not _same(became[key], value) for key, value in wanted.items() if key in became)
         if best is None or wrong < best[0]:
             best = wrong, method
-    assert best is not None  # GRPO without a KL term is one
+    assert best is not None  # GRPO without a KL term has one
     return best[1]
 
 
@@ -415,12 +416,12 @@ def _candidates(
 ) -> Iterator[Method]:
     """All methods of these parts, the plainest first."""
     for surrogate, reduction, advantage, anchor in product(surrogates, reductions, advantages, list(anchors)):
-        with suppress(ConfigError):  # parts that do not go together, or a number that a part does not take
+        with suppress(ConfigError):  # parts that cannot be combined, or a number that a part does not accept
             yield Method("compose", advantage, surrogate(), anchor, reduction, **more)
 
 
 def method_tree(method: Method) -> dict[str, Any]:
-    """The method by the name of a published one with its options, else composed of parts."""
+    """The method by the name of a published one with its options, or else composed of parts."""
     anchor, clip = method.anchor, method.surrogate
     keys: dict[str, Any] = {"beta": 0.0}
     if anchor is not None:
@@ -431,7 +432,7 @@ def method_tree(method: Method) -> dict[str, Any]:
     for name in NAMED:
         known = {key: option.default for key, option in inspect.signature(METHODS[name]).parameters.items()}
         taken = {key: value for key, value in options.items() if key in known}
-        with suppress(ConfigError):  # a number that this method does not take
+        with suppress(ConfigError):  # a number that this method does not accept
             if replace(METHODS[name](**taken), name=method.name) == method:
                 return {"name": name, **{key: value for key, value in taken.items() if key == "beta" or value != known[key]}}
     slots = {"advantage": method.advantage, "surrogate": clip, "reduction": method.reduction, "rollout_plan": method.rollout}
@@ -462,7 +463,7 @@ class _Trl(_Source):
         if self.given.get("push_to_hub"):
             self.lost["push_to_hub"] = f"after the run: {suggest('push', 'RUN', 'owner/name')}"
         passed = {key: value for key, value in self.given.items() if key not in self.owned and key not in self.lost}
-        # a whole GRPOConfig as JSON has every field
+        # a full GRPOConfig as JSON has every field
         passed = {key: value for key, value in passed.items() if key not in self.defaults or not _same(self.defaults[key], value)}
         micro = self.read("per_device_train_batch_size")
         return passed if micro is None else {"per_device_train_batch_size": micro, **passed}
@@ -478,7 +479,7 @@ class _Trl(_Source):
             "steps": self._steps(updates),
             "model": self.given.get("model_name_or_path"),
             "chat_template_kwargs": self.given.get("chat_template_kwargs"),
-            "data": {**data, "prompt": "as_is"} if "path" in data else None,  # TRL takes the rows' own prompts
+            "data": {**data, "prompt": "as_is"} if "path" in data else None,  # TRL uses the prompts of the rows
             "method": method_tree(self._method()),
             "rollout": {
                 "prompts_per_step": prompts,
@@ -495,14 +496,14 @@ class _Trl(_Source):
         return {key: value for key, value in tree.items() if value not in (None, [], {})}
 
     def _batch(self) -> tuple[int, int, int]:
-        """Prompts of a step, mini-batches and epochs. TRL counts rows of one device, micro-batches and accumulation."""
+        """Prompts per step, mini-batches and epochs. TRL counts rows of one device, micro-batches and accumulation."""
         micro, parts = self.read("per_device_train_batch_size"), self.read("gradient_accumulation_steps")
         window, rows = self.read("steps_per_generation"), self.read("generation_batch_size")
         if window is None:
             window = parts if rows is None else max(1, rows // micro)
-        elif rows is not None:  # both are in the JSON of a made GRPOConfig, and tell the devices
+        elif rows is not None:  # both are in the JSON of a GRPOConfig object, and give the number of devices
             self.ranks = max(1, rows // (micro * window))
-        if window % parts:  # an update of several rollouts: as many prompts at once
+        if window % parts:  # an update of several rollouts: that many prompts at once
             window = parts * max(1, window // parts)
         prompts = self.whole("num_generations", micro * self.ranks * window / self.read("num_generations"), "prompts of a step")
         return prompts, window // parts, self.read("num_iterations")
@@ -576,7 +577,7 @@ class _Trl(_Source):
         return arguments
 
     def _script(self, config: TrainConfig) -> dict[str, Any]:
-        """What the recipe has of the keys of a script."""
+        """The recipe's values for the keys of a script."""
         arguments: dict[str, Any] = {"use_peft": config.engine.lora is not None}
         tree = flattened(dump(config))
         for key, key_path in SCRIPT.items():
@@ -674,7 +675,7 @@ class _Verl(_Source):
         return None if rows is None else {"name": "jsonl", "file": rows, "prompt": "as_is", **test}
 
     def _file(self, key: str) -> str | None:
-        """The one file of a key; None where there is none, or where it is not known."""
+        """The only file of a key; None if there is none, or if it is not known."""
         files = self.given.get(key)
         file = files[0] if isinstance(files, list) and len(files) == 1 else files
         if isinstance(file, list):
@@ -708,7 +709,7 @@ class _Verl(_Source):
         return int(self.ratio * config.steps) * config.updates.per_step  # verl counts steps
 
     def _method(self) -> Any:
-        """The method of `+sage.method` as written; else the one whose fields fit."""
+        """The method of `+sage.method` as written; otherwise the one with matching fields."""
         if (own := self._node("method")) is not None:
             return own | ({} if (guide := self._node("guide")) is None else {"guide": guide})
         named, normalized = self.read("algorithm.adv_estimator"), self.read("algorithm.norm_adv_by_std_in_grpo")

@@ -57,15 +57,19 @@ class Samples(Command):
     """Write all samples with their newest verdicts into this Parquet file."""
     from_parquet: Path | None = None
     """First create the store from a file of --to-parquet."""
+    merge: bool = False
+    """Merge small files left by writers that were killed; a writer that ends normally does it."""
 
     def execute(self, session: Session) -> int:
-        """Import or export as the options say, then print the report of the store. Returns 0; raises DataError for a damaged
+        """Import or export according to the options, then print the report of the store. Returns 0; raises DataError for a damaged
         file."""
         from sage_rlvr.evaluation.sample_report import pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
         self._bring_in(session)
         with SampleStore.open(self.store) as store:
+            if self.merge:
+                session.say("{} parts merged into {}".format(*store.merge()))
             if self.judge is not None:
                 session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by the verifier of this package")
             self._write_out(store, session)
@@ -113,7 +117,7 @@ class Samples(Command):
 class ShowSamples(Command):
     """Print samples of a store: prompt, gold, completion, verdict with its reason.
 
-    Control characters are printed as their codes, such as [U+001B], and every line of a text stands behind a bar."""
+    Control characters are printed as their codes, such as [U+001B], and every line of a text follows a bar."""
 
     store: tyro.conf.Positional[Path]
     """A sample store."""
@@ -125,7 +129,7 @@ class ShowSamples(Command):
     """Only samples with this verdict."""
 
     def execute(self, session: Session) -> int:
-        """Print samples of the store in full. Returns 0; raises DataError where the folder is no sample store."""
+        """Print samples of the store in full. Returns 0; raises DataError if the folder is no sample store."""
         from sage_rlvr.evaluation.sample_text import sample_lines
         from sage_rlvr.evaluation.store import SampleStore
 
@@ -135,7 +139,7 @@ class ShowSamples(Command):
 
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
-    """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    """Verdicts of the mathematics verifier on an imported store, against its imported targets."""
     from sage_rlvr.contrib.io.lm_eval import targets_of
     from sage_rlvr.evaluation.judged import judged_by
     from sage_rlvr.tasks.math import mathematics_hash
@@ -163,7 +167,7 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
 
 
 def _docs_known(store: SampleStore) -> dict[str, dict[str, Any]]:
-    """`generated_docs`, else the prompts and golds that the store keeps; {} for an imported store, which knows its documents."""
+    """`generated_docs`, or else the prompts and golds in the store; {} for an imported store, which contains its documents."""
     from sage_rlvr.contrib.io.documents import generated_docs
     from sage_rlvr.contrib.io.lm_eval import is_imported
 

@@ -35,9 +35,8 @@ class AdaptiveEntropy(Extra):
     start_at: c before the first rollout.
 
     The coefficient is the state, within [min_coef, max_coef]; the rollout is weighed before it moves (Skywork-OR1, arXiv
-    2505.22312).
-    TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
-    keeps the bonus on and drives c to `max_coef`: read policy/entropy first. needs: "entropies", "entropy_gradient".
+    2505.22312). TRL's `use_adaptive_entropy` uses the entropy of the previous optimizer step. A target above the policy's entropy
+    at all times keeps the bonus on and drives c to `max_coef`: read policy/entropy first. needs: "entropies", "entropy_gradient".
 
     target: entropy in nats below which the bonus is active. delta: change of c per rollout.
     """

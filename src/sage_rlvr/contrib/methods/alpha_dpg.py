@@ -15,9 +15,9 @@ import torch
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
-    Dead,
     Groups,
-    Seen,
+    GroupSignals,
+    ZeroVariance,
     checked,
     leave_one_out,
     require_binary,
@@ -36,18 +36,18 @@ class Filtered(Advantage):
 
     Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one.
 
-    group  Z is the group's mean of r pi_ref / pi_old, so biased at small G. Where pi_old is the reference, alpha = 0 is then
+    group  Z is the group's mean of r pi_ref / pi_old, so biased at small G. If pi_old is the reference, alpha = 0 is then
            G/(G - 1) times MaxRL, for G up to `clip`
-    exact  Z is P(right) under the reference itself, where a task lists its right completions: an oracle, unbiased at every G,
-           but where u is above `clip`
+    exact  Z is P(right) under the reference itself, if a task lists its right completions: an oracle, unbiased at every G,
+           except if u is above `clip`
 
     scaled    (min(u, clip)^(1 - alpha) - 1) / (1 - alpha): the ratio is clipped, and alpha does not change the step size
     released  min(u^(1 - alpha) - 1, clip), Z at most 1: the authors' code clips the reward and does not divide by 1 - alpha
 
-    With alpha = .5 and pi_old = the reference a lone right answer among 16 has u = 16. Its A is 6.32 scaled, where u is clipped at
-    10, and 4 as released, where u is clipped at 121.
+    With alpha = .5 and pi_old = the reference a single right answer among 16 has u = 16. Its A is 6.32 scaled, where u is clipped
+    at 10, and 4 as released, where u is clipped at 121.
 
-    z: where Z comes from, an estimate from each group or the exact one.
+    z: the source of Z, an estimate from each group or the exact one.
 
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
@@ -74,13 +74,13 @@ class Filtered(Advantage):
 
     prefers: ClassVar[str] = "those less likely under the policy than under the reference"
 
-    def dead(self, size: int) -> Dead:
-        """Where all are right, still by how often policy and reference give them."""
-        return Dead("compared", 0.0, "refused")
+    def dead(self, size: int) -> ZeroVariance:
+        """Nonzero in an all-right group, by the probabilities under policy and reference."""
+        return ZeroVariance("compared", 0.0, "refused")
 
     @property
     def needs(self) -> frozenset[str]:
-        """Log-probs of completions, and of a right completion where Z is exact."""
+        """Log-probs of completions, and of a right completion if Z is exact."""
         return frozenset({"logps", "ref_logps"} | ({"ref_right"} if self.z == "exact" else set()))
 
     @property
@@ -103,7 +103,7 @@ class Filtered(Advantage):
         """The u from which the clip acts."""
         return self.clip if self.form == "scaled" else (1 + self.clip) ** (1 / (1 - self.alpha))
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def __call__(self, rewards: Groups, seen: GroupSignals) -> Groups:
         values = checked(rewards, 2, "Filtered")
         require_binary(values, "Filtered", "PowerNormalized")
         gap = (seen.require("reference", "Filtered") - seen.policy).double()
@@ -135,8 +135,8 @@ def alpha_dpg(
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A from u = r pi_ref(y) / (pi_old(y) Z) (arXiv 2512.05962).
 
     Toward the reference restricted to right answers; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. No KL
-    term: the reference is in the target. source: which reference, as in `Anchor`. z: "exact" is an oracle, where the task lists its
-    right completions: Z = P(right) under the reference, and no estimate of it. form: "released" clips and scales as the authors'
+    term: the reference is in the target. source: which reference, as in `Anchor`. z: "exact" is an oracle, if the task lists its
+        right completions: Z = P(right) under the reference, without estimation. form: "released" clips and scales as the authors'
     code does (`Filtered`).
     """
     return Method("alpha_dpg", Filtered(alpha, clip, z, form), Clip(), Anchor(0.0, source=source), FixedBudget())

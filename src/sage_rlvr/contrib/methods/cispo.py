@@ -28,7 +28,7 @@ from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, EngineRow, Of, Ref
 class Cispo(Surrogate):
     """-sg[clip(rho, 1 - low, 1 + high)] A log(pi / pi_old): CISPO (MiniMax-M1, arXiv 2506.13585, Eqs. 4 and 5).
 
-    The gradient of a token is that of REINFORCE times its clipped ratio: where Clip has none, this one is only bounded.
+    The gradient of a token is that of REINFORCE times its clipped ratio: if Clip has none, this one is only bounded.
     low = 1 is the paper's setting, no lower bound. The value of the loss is that of A log(pi / pi_old), whose constant does
     not matter. In the first update of a rollout the ratio is 1, and it is Clip's gradient exactly.
 
@@ -67,7 +67,7 @@ def bounded_below(method: Method) -> bool:
 
 
 def cispo_per_row(method: Method) -> bool:
-    """Cispo under a mean that is not over tokens."""
+    """Return whether the method has Cispo under a mean that is not over tokens."""
     return type(method.surrogate) is Cispo and type(method.reduction) is not TokenMean
 
 

@@ -33,9 +33,9 @@ from sage_rlvr.training.engines import Refuses, declare
 class ClipCov(TokenWeight):
     """w_t = 0 at `share` of all tokens, drawn at random among those with low < cov_t < high, else 1 (arXiv 2505.22617, Eq. 10).
 
-    cov_t = (A_t - mean A)(log pi_t - mean log pi), means over the tokens of the rollout. At least one token is left out where
-    one is in the window, as in the authors' code, so that in a small batch the share is larger than it says; where the window
-    holds fewer than that, all of it. needs: "logps".
+    cov_t = (A_t - mean A)(log pi_t - mean log pi), means over the tokens of the rollout. At least one token is left out if one is
+    in the window, as in the authors' code, so that in a small batch the share is larger than `share`; if the window contains fewer,
+    all of it is. needs: "logps".
 
     share: fraction of counted tokens whose weight is 0. low, high: bounds of the covariance of tokens that may be drawn.
     """
@@ -66,7 +66,7 @@ class ClipCov(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
-        """(B, T) of 0 and 1: 0 off the mask and at the tokens that are left out."""
+        """(B, T) of 0 and 1: 0 off the mask and at the omitted tokens."""
         mask = signals.mask
         covariances = covariance(signals)
         window = mask & (covariances > self.low) & (covariances < self.high)
@@ -87,7 +87,7 @@ class KlCov(Extra):
     are 0 at the first update of a rollout, where pi = pi_old: with one update per rollout it does nothing. The authors' code
     leaves the other tokens without a clip. needs: "logps".
 
-    share: of all counted tokens, those with the term; the paper has 2e-4 for its 32B model and 2e-3 for the 7B one.
+    share: fraction of all counted tokens with the term; the paper has 2e-4 for its 32B model and 2e-3 for the 7B one.
     coefficient: weight of the term, per nat.
     """
 
@@ -150,8 +150,8 @@ def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anch
 def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -rho A + coefficient |log pi - log pi_old| at a few tokens + beta k3 ] (arXiv 2505.22617).
 
-    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. share is 2e-4 for the paper's 32B model
-    and 2e-3 for its 7B one. The term is 0 at the first update of a
+    These are the tokens with the largest covariance of log-prob and advantage; no clip, as in the authors' code. share is 2e-4 for
+    the paper's 32B model and 2e-3 for its 7B one. The term is 0 at the first update of a
     rollout: with one update per rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)

@@ -31,12 +31,12 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 class Dars(Stages):
     """More completions for hard prompts, until their absolute advantages add up to those of an even one (arXiv 2508.13755).
 
-    u: share of right ones in the first stage of G; 1/(2G) where none is. S = 2 u (1 - u), or 2 sqrt(u (1 - u)) where
-    form = "std": |A| of r - mean, or of (r - mean) / std, a completion on average, S* its largest value. A prompt with
+    u: share of right ones in the first stage of G; 1/(2G) if none is. S = 2 u (1 - u), or 2 sqrt(u (1 - u)) if form = "std": |A| of
+        r - mean, or of (r - mean) / std, a completion on average, S* its largest value. A prompt with
     u >= 1/2 gets nothing more; any other the smallest e with (G + e) S >= t G S*, at most `max_completions` in all:
     t = 1 for target = "equal", 2 (1 - u) for "hardness".
 
-    0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `max_completions` decides.
+    0 right of 8 does not distinguish p = 0 from p = .1, which gives it 43 % of the time: then `max_completions` decides.
 
     max_completions: completions of a prompt, both stages together. target: level to which hard prompts are raised.
     form: the advantage whose |A| is equalized. baseline: "union" takes A over both stages, "stages" within each,
@@ -58,7 +58,7 @@ class Dars(Stages):
 
     @property
     def equation(self) -> str:
-        """Who gets how many completions more."""
+        """The number of additional completions per prompt."""
         spread = "2 u (1 - u)" if self.form == "mean" else "2 sqrt(u (1 - u))"
         level = "" if self.target == "equal" else "2 (1 - u) "
         return (
@@ -68,7 +68,7 @@ class Dars(Stages):
         )
 
     def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
-        """Completions of the second stage, (P,). DataError for rewards whose mean is not in [0, 1]."""
+        """Completions of the second stage, (P,). Raises DataError for rewards whose mean is not in [0, 1]."""
         room = self.room(rewards.shape[1])
         counts = [min(self._wanted(u, rewards.shape[1]), room) for u in _shares(rewards)]
         return self.in_stages(torch.tensor(counts, dtype=torch.int64, device=rewards.device), room)
@@ -107,7 +107,7 @@ def _shares(rewards: Rewards) -> list[Fraction]:
 class UniformStages(Dars):
     """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
 
-    What does not split evenly goes to the step's first prompts. max_completions, target, form: as in the `Dars` that it
+    The remainder of an uneven split goes to the step's first prompts. max_completions, target, form: as in the `Dars` that it
     controls for.
     """
 
@@ -168,7 +168,7 @@ class MarginalValue(Stages):
         )
 
     def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
-        """Completions of the second stage, (P,), `each` * P of them where there is room."""
+        """Completions of the second stage, (P,), `each` * P of them if there is room."""
         prompts, size = rewards.shape
         room = self.room(size)
         right = torch.tensor([float(size * share) for share in _shares(rewards)], dtype=torch.float64)
@@ -178,12 +178,12 @@ class MarginalValue(Stages):
         return self.in_stages(counts.to(rewards.device), room)
 
     def values(self, right: Float[Tensor, " P"], size: int) -> Float[Tensor, "E P"]:
-        """E[p (1 - p)^n] for n = size, ..., most - 1, a row each, after `right` of `size`; float64."""
+        """E[p (1 - p)^n] for n = size, ..., most - 1, a row for each, after `right` of `size`; float64."""
         a, b = self.right + right, self.wrong + size - right
         n = torch.arange(size, self.max_completions, dtype=torch.float64)[:, None]
         logs = torch.lgamma(a + 1) + torch.lgamma(b + n) - torch.lgamma(a + b + n + 1)
         logs = logs - (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b))
-        return logs.round(decimals=9).exp()  # so that equal ones are, whatever the library's last bit
+        return logs.round(decimals=9).exp()  # so that equal ones are equal, independent of the library's last bit
 
 
 @METHODS.register(label="DARS", about="more samples for hard prompts", arxiv="2508.13755")

@@ -16,9 +16,9 @@ from sage_rlvr.contrib.methods.pkpo import check_k
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
-    Dead,
     Groups,
-    Seen,
+    GroupSignals,
+    ZeroVariance,
     checked,
     log_choose,
     require_binary,
@@ -38,12 +38,12 @@ class DistinctRight(Advantage):
     U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i occurs in its group: the chance that none
     of k - 1 companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / D^power; the baseline
     does not know completion i, so it costs no bias at power = 0. D = sum over right answers of 1 - C(G - m, k) / C(G,
-    k), at least k/G: how many different ones k of the group hold, so that power = 1 is about grad log E[distinct@k],
+    k), at least k/G: how many different ones k of the group contain, so that power = 1 is about grad log E[distinct@k],
     and is it for large G. k = 1 is RLOO; with one right answer it is PKPO's sloo1 with a baseline; at k = G only
-    answers that occur once are rewarded. 0 in a group without a right answer; where all are right, still what tells
-    them apart.
+    answers that occur once are rewarded. 0 in a group without a right answer; in an all-right group, nonzero by the differences of
+    the answers.
 
-    needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
+    needs: "answers". Raises DataError for rewards other than 0 and 1 and for k > G.
 
     k: number of samples in which distinct right answers are counted, at most the group size.
     """
@@ -59,9 +59,9 @@ class DistinctRight(Advantage):
                 f"DistinctRight: power = {self.power!r}; set 0 (distinct@k) to 1 (its logarithm), at most 2."
             )
 
-    def dead(self, size: int) -> Dead:
-        """Where all are right, still what tells their answers apart; at k = 1 there is nothing to tell."""
-        return Dead("compared" if self.k > 1 else 0.0, 0.0, "refused")
+    def dead(self, size: int) -> ZeroVariance:
+        """Nonzero in an all-right group, by the differences of the answers; 0 at k = 1."""
+        return ZeroVariance("compared" if self.k > 1 else 0.0, 0.0, "refused")
 
     @property
     def least_group(self) -> int:
@@ -85,7 +85,7 @@ class DistinctRight(Advantage):
         inner = f"sum over right answers a of 1 - (1 - pi(a))^{self.k}: distinct right answers in {self.k}"
         return f"grad {inner}" if self.power == 0 else f"about D^-{self.power:g} grad D, D = {inner}"
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def __call__(self, rewards: Groups, seen: GroupSignals) -> Groups:
         values = checked(rewards, 2, "DistinctRight")
         require_binary(values, "DistinctRight", "PowerNormalized")
         size = values.shape[1]
@@ -96,7 +96,7 @@ class DistinctRight(Advantage):
         same = self._same(values, seen.require("answers", "DistinctRight"))
         copies = same.sum(dim=2)
         utilities = values * self._unmet(size - copies, size - 1)
-        # U_j of the group without i: its copies are fewer where i gives the same answer, and one companion is gone
+        # U_j of the group without i: it has fewer copies if i gives the same answer, and one companion less
         without = values[:, None, :] * self._unmet(size - 1 - (copies[:, None, :] - same), size - 2)
         off = ~torch.eye(size, dtype=torch.bool, device=values.device)
         baseline = (without * off).sum(dim=2) / (size - 1)
@@ -105,7 +105,7 @@ class DistinctRight(Advantage):
         return torch.where(dead, 0.0, (utilities - baseline) / scale)
 
     def _mean_distinct(self, values: Groups, copies: Tensor) -> Groups:
-        """(P, 1) mean over the k-subsets of the group of how many different right answers they hold."""
+        """(P, 1) mean over the k-subsets of the group of how many different right answers they contain."""
         size = torch.full_like(copies, values.shape[1])
         missed = (log_choose(size - copies, self.k) - log_choose(size, self.k)).exp().float()
         return (values * (1.0 - missed) / copies.clamp(min=1)).sum(dim=1, keepdim=True)
@@ -126,7 +126,7 @@ class DistinctRight(Advantage):
 def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
 
-    power = 1 divides by the group's own estimate of that number: about its logarithm, and more for hard prompts. k at
+    power = 1 divides by the group's estimate of that number: about its logarithm, and more for hard prompts. k at
     most the group's size; at k = G only answers that nobody else of the group gave are rewarded. Needs the task's
     `answer_key`.
     """

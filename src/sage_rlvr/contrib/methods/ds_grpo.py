@@ -16,7 +16,7 @@ from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
     Groups,
-    Seen,
+    GroupSignals,
     all_equal,
     checked,
     require_binary,
@@ -37,10 +37,10 @@ EPS = 1e-6
 class DifferentialSmoothing(Advantage):
     """(r - mean) / std - right * r l + wrong * (1 - r) l, l = log pi_old(y) / |y|: DS-GRPO (arXiv 2511.19942).
 
-    std is the population's, as the paper has it. Right completions gain the rarer they are per token, wrong ones the likelier:
-    entropy among the right, against it among the wrong. The terms are added after the division and not centered again, as in
-    the authors' code: as l < 0 every right completion gains and every wrong one loses, which pushes P(right) up by the two means
-    of dose * |l| besides. 0 in a group whose rewards are all equal, where the authors' code still adds the terms.
+    std is the population's, as the paper has it. Right completions gain if they are rare per token, wrong ones if they are likely:
+    more entropy among the right, less among the wrong. The terms are added after the division and not centered again, as in the
+    authors' code: as l < 0 every right completion gains and every wrong one loses, which also pushes P(right) up by the two means
+    of dose * |l|. 0 in a group whose rewards are all equal, in which the authors' code still adds the terms.
     needs: "logps". DataError for rewards other than 0 and 1.
 
     right: weight of the mean log-prob that is subtracted for right completions. wrong: weight that is added for wrong ones.
@@ -72,7 +72,7 @@ class DifferentialSmoothing(Advantage):
             "the means of these terms a little more of grad P(right)"
         )
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def __call__(self, rewards: Groups, seen: GroupSignals) -> Groups:
         values = checked(rewards, 2, "DifferentialSmoothing")
         require_binary(values, "DifferentialSmoothing")
         per_token = seen.policy.float() / seen.lengths.clamp(min=1)

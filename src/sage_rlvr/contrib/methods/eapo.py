@@ -39,8 +39,8 @@ class Eapo(TokenWeight):
     h_t = clip((H_t - lo) / (hi - lo), 0, 1), lo and hi the 10 % and 90 % quantiles of the entropies of all counted tokens of the
     rollout (engines with several ranks call it with the tokens of all). The mean advantage of a completion stays A. On-policy, with
     fixed lo and hi, and while right completions have one mean of r and wrong ones another, the expected force at a state is
-    (1 - P) w+ + P w- times that of A alone: P the prompt's probability of a right completion, w+ and w- the weight of right and
-    wrong completions there. Hard prompts learn more at uncertain states, easy ones at certain states.
+    (1 - P) w+ + P w- times that of A: P the prompt's probability of a right completion, w+ and w- the weight of right and wrong
+    completions at that state. Hard prompts learn more at uncertain states, easy ones at certain states.
 
     kappa: logarithm of the largest ratio of two weights in a completion, log 4 in the paper. decay_steps: steps over which kappa
     falls linearly to 0 (the authors' code counts optimizer steps); null: kappa stays.
@@ -77,12 +77,12 @@ class Eapo(TokenWeight):
             return torch.ones_like(entropies), state
         flat, counted = entropies.reshape(1, -1), mask.reshape(1, -1)
         low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))  # torch.quantile ends at 2^24 tokens
-        # 1e-8: where hi = lo, tokens above it have h = 1 and all others h = 0, never 0 / 0
+        # 1e-8: if hi = lo, h is 1 above it and 0 elsewhere, never 0 / 0
         uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
         # -inf and not 0 off the mask: exp(0) would count padding in the mean
         exponents = torch.where(mask, self.kappa_at(step) * token_advantages(signals).sign() * uncertain, -torch.inf)
-        # The largest exponent of a row cancels in the ratio; without it a large kappa overflows. A row without tokens has -inf
-        # alone, and -inf - -inf is NaN: hence the clamp.
+        # The largest exponent of a row cancels in the ratio; without it a large kappa overflows. A row without tokens is -inf,
+        # and -inf - -inf is NaN: hence the clamp.
         raw = (exponents - exponents.amax(dim=1, keepdim=True).clamp(min=-3e38)).exp()
         mean = raw.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         return torch.where(mask, raw / mean, 1.0), state

@@ -1,4 +1,4 @@
-"""ERank (VERL): completions whose hidden states spread more than before earn more (arXiv 2509.23808).
+"""ERank (VERL): completions whose hidden states spread more than before get a higher advantage (arXiv 2509.23808).
 
 Paper: https://arxiv.org/abs/2509.23808. Recipe: `sage-rlvr train erank --task TASK`.
 Numbers worked out by hand: tests/core/objective/test_token_weights.py.
@@ -37,15 +37,14 @@ class ERank(TokenWeight):
 
     rank, velocity and acceleration are those of the effective rank of the completion's last hidden states (`core.ranks`);
     dev X = clamp((X - mu) / |mu|, -5, 5), mu the running mean of earlier rollouts, 0 at first; g = sigmoid(gain dev acceleration).
-    At every token, as the paper means it: the released script adds its bonus to the reward that it has switched off, so that
+    It is added at every token, as in the paper: the released script adds its bonus to the reward that it has switched off, so that
     the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
 
     scale: scale of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens per
-    window, and the number of last tokens of a completion that are used. whole_rank: the rank is over the whole
-    completion, and `last` cuts velocity and acceleration only, as in the released code. share: weight of a rollout in
-    the running means.
+    window, and the number of last tokens of a completion that are used. whole_rank: the rank is over the full completion, and
+    `last` cuts velocity and acceleration only, as in the released code. share: weight of a rollout in the running means.
 
-    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout only with share = 1. Cost: the
+    scale = 0 only measures, without weights: the running means are metrics, of the last rollout only with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
     """
 
@@ -83,11 +82,11 @@ class ERank(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
-        """A' / A of each row, (B, T), and the running means with this rollout in them."""
+        """A' / A of each row, (B, T), and the running means including this rollout."""
         hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
         indicators = ranks_of(hidden, signals.mask, self.stride, self.last)
         if self.whole_rank and self.last < length:
-            # A stride beyond the longest completion leaves one window, the whole one.
+            # A stride beyond the longest completion leaves only one window, the full completion.
             indicators = replace(indicators, rank=ranks_of(hidden, signals.mask, length + 1, length).rank)
         dev = {name: _deviation(getattr(indicators, name), state[name]) for name in INDICATORS}
         gate = torch.sigmoid(self.gain * dev["acceleration"])
@@ -117,9 +116,9 @@ def erank(
 
     VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how
     it grows, with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and
-    only measures: that is what the released script trains, because its bonus is the difference of two rewards that are
-    equal there. stride: tokens per window, 40 as released; a completion with fewer than two windows has no velocity.
-    whole_rank: the rank is over the whole completion, as released, and velocity and acceleration over its last 512
+    only measures: that is what the released script trains, because its bonus is the difference of two rewards that are equal in it.
+    stride: tokens per window, 40 as released; a completion with fewer than two windows has no velocity.
+    whole_rank: the rank is over the full completion, as released, and velocity and acceleration over its last 512
     tokens.
     """
     weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)

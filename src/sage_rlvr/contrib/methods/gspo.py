@@ -1,4 +1,4 @@
-"""GSPO: one ratio for the whole completion (arXiv 2507.18071).
+"""GSPO: one ratio for the full completion (arXiv 2507.18071).
 
 Paper: https://arxiv.org/abs/2507.18071. Recipe: `sage-rlvr train gspo --task TASK`.
 Numbers worked out by hand: tests/core/objective/test_surrogates_of_papers.py.
@@ -28,13 +28,13 @@ from sage_rlvr.training.engines import NOT_COMPARED, OF_VERL, EngineRow, Refuses
 class Gspo(Surrogate):
     """-min(s A, clip(s, 1 - low, 1 + high) A), s = (pi(y) / pi_old(y))^(1/|y|): GSPO (arXiv 2507.18071, Eqs. 5 to 7).
 
-    Each token of a completion carries s, so that with the sequence_mean reduction the loss is the paper's, one term per
-    completion; a completion is clipped whole. `token`: the paper's GSPO-token (Eq. 13), whose s has its value from the
-    completion and its gradient from the token: needed where advantages differ from token to token. In the first update of a
-    rollout s is 1 and the gradient of a completion is (1/|y|) A grad log pi(y), as GRPO's. The default bounds are the
-    paper's: s is much nearer to 1 than the ratio of a token.
+    Each token of a completion carries s, so that with the sequence_mean reduction the loss is the paper's, one term per completion;
+    a completion is clipped as a whole. `token`: the paper's GSPO-token (Eq. 13), whose s has its value from the completion and its
+    gradient from the token: needed if advantages differ from token to token. In the first update of a rollout s is 1 and the
+    gradient of a completion is (1/|y|) A grad log pi(y), as GRPO's. The default bounds are the paper's: s is much nearer to 1 than
+    the ratio of a token.
 
-    low, high: the ratio of a whole completion, per token, is clamped to 1 - low and 1 + high.
+    low, high: the ratio of a full completion, per token, is clamped to 1 - low and 1 + high.
     """
 
     low: float = 3e-4
@@ -70,17 +70,17 @@ class Gspo(Surrogate):
 
 
 def token_form(method: Method) -> bool:
-    """GSPO-token, whose gradient differs per token."""
+    """Return whether the method is GSPO-token, whose gradient differs per token."""
     return type(method.surrogate) is Gspo and method.surrogate.token
 
 
 def gspo_over_tokens(method: Method) -> bool:
-    """Gspo under a mean that is not over completions."""
+    """Return whether the method has Gspo under a mean that is not over completions."""
     return type(method.surrogate) is Gspo and type(method.reduction) is not SequenceMean
 
 
 def gspo_with_ratio(method: Method) -> bool:
-    """Gspo beside k3 times the importance ratio."""
+    """Return whether the method has Gspo and k3 times the importance ratio."""
     return type(method.surrogate) is Gspo and kl_in_loss("k3_is")(method)
 
 
@@ -130,6 +130,6 @@ declare(
 def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = mean_i [ -min(s A, clip(s, 1 - low, 1 + high) A) + beta k3 ], s = (pi(y)/pi_old(y))^(1/|y|) (arXiv 2507.18071).
 
-    One ratio for the completion, which is clipped whole. It differs from GRPO only after the first update of a rollout.
+    One ratio for the completion, which is clipped as a whole. It differs from GRPO only after the first update of a rollout.
     """
     return Method("gspo", GroupNormalized(), Gspo(low, high, token), anchor_of(**anchor), SequenceMean())

@@ -32,9 +32,9 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 class HighEntropy(TokenWeight):
     """w_t = 1 at the `share` of the rollout's tokens with the highest entropy, else 0 (arXiv 2506.01939, Eq. 6).
 
-    The reduction's divisor stays that of all tokens, as in the paper: the authors' code divides by the kept ones, which is
-    1/share times this loss. The threshold is one of the whole rollout, not of a micro-batch; tokens at it are all kept. A KL
-    in the loss still acts at every token. needs: "entropies".
+    The reduction's divisor is the number of all tokens, as in the paper: the authors' code divides by the selected ones, which is
+    1/share times this loss. The threshold is that of the full rollout, not of a micro-batch; all tokens at it are selected. A KL in
+    the loss still acts at every token. needs: "entropies".
 
     share: fraction of counted tokens that are trained on.
     """
@@ -70,7 +70,7 @@ class HighEntropy(TokenWeight):
 def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 1 at high entropy (arXiv 2506.01939).
 
-    Only the `share` of the rollout's tokens with the highest entropy is trained on; the divisor stays that of all tokens.
+    Only the `share` of the rollout's tokens with the highest entropy is trained on; the divisor is the number of all tokens.
     """
     weight = HighEntropy(share)
     clip = Clip(0.2, 0.28, 10.0)

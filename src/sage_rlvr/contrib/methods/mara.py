@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.advantages.base import Groups, GroupSignals, ZeroVariance
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
@@ -30,8 +30,8 @@ class Mara(Extra):
     """r = R (1 + beta (t_z - t)), t = log pi_ref(y), z the right completion of the group with the largest t (arXiv 2510.20817).
 
     `beta` must be that of the method's reverse KL: with r the optimum pi_ref exp(r / beta) has the same probability at every
-    right answer that the group shows, so that the KL no longer prefers the reference's likeliest. A group without a right
-    answer keeps its zeros. needs: "ref_logps". DataError for rewards other than 0 and 1.
+    right answer that the group shows, so that the KL no longer prefers the reference's likeliest. A group without a right answer
+    has zeros. needs: "ref_logps". DataError for rewards other than 0 and 1.
 
     beta: beta of the method's reverse KL.
     """
@@ -48,11 +48,11 @@ class Mara(Extra):
     def equation(self) -> str:
         return f"R (1 + {self.beta:g} (max_right t - t)),  t = log pi_ref(y)"
 
-    def dead(self, size: int) -> Dead:
-        """Where all are right, still what tells them apart: the reference."""
-        return Dead("compared", 0.0, "refused")
+    def dead(self, size: int) -> ZeroVariance:
+        """Nonzero in an all-right group, by the reference's probabilities."""
+        return ZeroVariance("compared", 0.0, "refused")
 
-    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: GroupSignals, state: PartState) -> Groups:
         right, logps = right_of(rewards, "Mara"), seen.require("reference", "Mara").float()
         most = torch.where(right == 1, logps, -math.inf).amax(dim=1, keepdim=True)
         return torch.where(right == 1, 1.0 + self.beta * (most - logps), 0.0)

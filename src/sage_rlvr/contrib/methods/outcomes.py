@@ -1,4 +1,4 @@
-"""Outcome-based exploration: rare answers earn more, counted over the run or within the group (arXiv 2509.06941).
+"""Outcome-based exploration: rare answers get a bonus, counted over the run or within the group (arXiv 2509.06941).
 
 Paper: https://arxiv.org/abs/2509.06941. Recipe: `sage-rlvr train outcome_counts --task TASK`.
 Numbers worked out by hand: tests/core/objective/test_reward_transforms.py.
@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages import LeaveOneOut
-from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.advantages.base import Groups, GroupSignals, ZeroVariance
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
 from sage_rlvr.core.keys import pair_ids
@@ -36,8 +36,8 @@ class OutcomeCounts(Extra):
 
     With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `bonus_on`: "all" answers, as
     in the paper, or only "correct" ones. A completion without an answer is rewarded nothing and not counted, and so are groups
-    that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
-    that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
+    that a rollout plan drops. The counts are the state: of the `memory` most recent pairs of problem and answer; a forgotten one is
+    new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
 
     bonus: bonus of an answer seen at most once, in units of a right answer's reward.
     """
@@ -60,8 +60,8 @@ class OutcomeCounts(Extra):
     def equation(self) -> str:
         return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
 
-    def dead(self, size: int) -> Dead:
-        """What is rare is rewarded in every group, or in right ones only."""
+    def dead(self, size: int) -> ZeroVariance:
+        """Nonzero in every group with rare answers, or only in right ones."""
         return _dead(self.bonus, self.bonus_on)
 
     def start(self) -> dict[str, Tensor]:
@@ -69,10 +69,10 @@ class OutcomeCounts(Extra):
         none = torch.zeros(0, dtype=torch.int64)
         return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_frac": torch.zeros(())}
 
-    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: GroupSignals, state: PartState) -> Groups:
         return rewards.detach().float() + self._bonus(rewards, seen, state)[0]
 
-    def learn(self, rewards: Groups, seen: Seen, state: PartState) -> dict[str, Tensor]:
+    def learn(self, rewards: Groups, seen: GroupSignals, state: PartState) -> dict[str, Tensor]:
         bonus, keys, counts = self._bonus(rewards, seen, state)
         given = seen.require("answers", "OutcomeCounts") != 0
         known, numbers = _counted(state["keys"], state["counts"], keys[given], self.memory)
@@ -80,7 +80,7 @@ class OutcomeCounts(Extra):
         return {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_frac": new}
 
     def _bonus(
-        self, rewards: Groups, seen: Seen, state: PartState
+        self, rewards: Groups, seen: GroupSignals, state: PartState
     ) -> tuple[Groups, Int[Tensor, "P G"], Int[Tensor, "P G"]]:
         """The bonus of each completion, the key of its problem and answer, and how often that was counted."""
         answers = seen.require("answers", "OutcomeCounts")
@@ -116,11 +116,11 @@ class OutcomeRepeats(Extra):
         share = f"{self.weight:g}{' R' if self.bonus_on == 'correct' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
-    def dead(self, size: int) -> Dead:
-        """What is repeated costs in every group, or in right ones only."""
+    def dead(self, size: int) -> ZeroVariance:
+        """Nonzero in every group with repeated answers, or only in right ones."""
         return _dead(self.weight, self.bonus_on)
 
-    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: GroupSignals, state: PartState) -> Groups:
         values = right_of(rewards, "OutcomeRepeats") if self.bonus_on == "correct" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeRepeats")
         others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
@@ -128,10 +128,10 @@ class OutcomeRepeats(Extra):
         return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
 
 
-def _dead(size: float, bonus_on: BonusOn) -> Dead:
+def _dead(size: float, bonus_on: BonusOn) -> ZeroVariance:
     if bonus_on == "correct":
-        return Dead("compared" if size else 1.0, 0.0, "refused")
-    return Dead("compared", "compared") if size else Dead(1.0)
+        return ZeroVariance("compared" if size else 1.0, 0.0, "refused")
+    return ZeroVariance("compared", "compared") if size else ZeroVariance(1.0)
 
 
 def _check(part: str, name: str, size: float, bonus_on: str) -> None:
@@ -142,7 +142,7 @@ def _check(part: str, name: str, size: float, bonus_on: str) -> None:
 
 
 def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:
-    """How often each key was counted; 0 for one that is not known."""
+    """The count of each key; 0 for an unknown one."""
     if not len(known):
         return torch.zeros_like(keys)
     ordered, order = known.sort()
@@ -153,7 +153,7 @@ def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[T
 def _counted(
     known: Int[Tensor, " N"], counts: Int[Tensor, " N"], keys: Int[Tensor, " B"], memory: int
 ) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"]]:
-    """The table with `keys` counted, each row at the place where it was last seen; of too many the oldest go."""
+    """The table with `keys` counted, each row at the place where it was last seen; the oldest are removed if there are too many."""
     every = torch.cat([known, keys])
     unique, row = torch.unique(every, return_inverse=True)
     total = torch.zeros_like(unique).index_add(0, row, torch.cat([counts, torch.ones_like(keys)]))

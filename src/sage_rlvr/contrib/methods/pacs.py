@@ -33,19 +33,19 @@ class Pacs(Surrogate):
 
     rhat_i = scale log(pi / pi_0)(y_i),   psi_i = rhat_i - mean_others rhat,   loss of a completion: w_i BCE(sigma(psi_i), r_i)
 
-    reference  "rollout": pi_0 is the policy of the rollout, as the authors' code has it (all scores are 0 at the first update);
-               "anchor": the method's reference, fixed or moved by the anchor's source and refresh_every, as the paper says
-    balanced   w_i = G / (2 G_r), G_r completions of the group with that label; 1 where all labels are equal
+    reference  "rollout": pi_0 is the policy of the rollout, as in the authors' code (all scores are 0 at the first update);
+                "anchor": the method's reference, fixed or moved by the anchor's source and refresh_every, as in the paper
+    balanced   w_i = G / (2 G_r), G_r completions of the group with that label; 1 if all labels are equal
     terms      1: the derivative of the loss on fixed samples (the code). 2: with the score-function term
-               w_i BCE_i grad log pi(y_i) beside it (the paper); what y_i does to the losses of the others is left out, as there
+               w_i BCE_i grad log pi(y_i) added (the paper); the effect of y_i on the losses of the others is left out, as in it
 
     At scores of 0 and without `balanced`, one term is exactly scale times an unclipped RLOO; with it (scale/4) G/(G - 1)
     (r - mean) / (mean (1 - mean)), which for large G ascends (scale/4) log(P / (1 - P)): hard and easy prompts weigh most. Two
-    terms with `balanced`: the right ones' loss is the larger where few are right, and its score-function term pushes them down; at
-    scale 1 that wins on hard prompts (P below .14 for large G, .09 at G = 16). No advantage: the advantage part hands over the
-    labels (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1)
-    is the mean over completions. Mini- and micro-batches must hold whole groups: DataError if they do not, and for labels
-    other than 0 and 1.
+    terms with `balanced`: the right ones' loss is the larger if few are right, and its score-function term pushes them down; at
+    scale 1 that wins on hard prompts (P below .14 for large G, .09 at G = 16). No advantage: the advantage part passes the labels
+    (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1) is the mean over
+    completions. Mini- and micro-batches must contain complete groups: raises DataError if they do not, and for labels other than 0
+    and 1.
     """
 
     scale: float = 1.0
@@ -67,7 +67,7 @@ class Pacs(Surrogate):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The reference's log-probs where it is the anchor's."""
+        """The reference's log-probs if it is the anchor's."""
         return frozenset({"ref_logps"}) if self.reference == "anchor" else frozenset()
 
     @property

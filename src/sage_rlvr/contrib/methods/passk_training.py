@@ -28,12 +28,12 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 @ADVANTAGES.register
 @dataclass(frozen=True)
 class AnalyticPassAtK(Advantage):
-    """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group of its own, with its maximum as reward.
+    """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group with its maximum as reward.
 
     R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.
-    The division weighs prompts anew: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
-    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
-    group where k = G. DataError for rewards other than 0 and 1 and for k > G.
+    The division reweights prompts: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
+    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every group if
+    k = G. Raises DataError for rewards other than 0 and 1 and for k > G.
 
     k: number of samples of which one must be right, at most the group size.
     """
@@ -77,6 +77,6 @@ class AnalyticPassAtK(Advantage):
 def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the analytic advantage of Chen et al. (arXiv 2508.10751).
 
-    Every k-subset of the group is a group of its own, divided by its own sigma: for large G (2/k) arcsin sqrt(pass@k). 0 at k = G.
+    Every k-subset of the group is a group, divided by its sigma: for large G (2/k) arcsin sqrt(pass@k). 0 at k = G.
     """
     return Method("passk_training", AnalyticPassAtK(k), Clip(), anchor_of(**anchor), FixedBudget())

@@ -38,9 +38,9 @@ class Steer(TokenWeight):
     paper     m = |A p (1 - p) (log p + H)|                              its diagonal part only
     released  m = |A (1 - p) (log p + H)|,  w = max(min_weight, min_weight^(m / max(max m, 0.02)))     the authors' code
 
-    The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper does
-    not. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
-    min_weight = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
+    The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps other tokens than the
+    paper's form. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
+    min_weight = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which needs all probabilities of a state.
 
     min_weight: weight of the token that changes the entropy most.
     """
@@ -59,7 +59,7 @@ class Steer(TokenWeight):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Exact reads a sum over the vocabulary."""
+        """The signals: exact needs a sum over the vocabulary."""
         return frozenset({"advantages", "logps", "entropies"} | ({"entropy_drift"} if self.form == "exact" else set()))
 
     @property
@@ -68,7 +68,7 @@ class Steer(TokenWeight):
 
     @property
     def legend(self) -> str:
-        """What m_t is, by `form`."""
+        """The definition of m_t, by `form`."""
         moved = {
             "exact": "|A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|",
             "paper": "|A p (1 - p) (log p + H)|",
@@ -79,7 +79,7 @@ class Steer(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
-        """(B, T) in [min_weight, 1], 1 off the mask; all 1 where no token would move an entropy."""
+        """(B, T) in [min_weight, 1], 1 off the mask; all 1 if no token would change an entropy."""
         moved = torch.where(signals.mask, self._moved(signals).abs(), 0.0)
         largest = moved.max() if moved.numel() else moved.sum()
         if self.form == "released":
@@ -106,8 +106,8 @@ def steer(
     """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = min_weight^(m_t / max m) (arXiv
     2510.10150).
 
-    m_t says how much a step on the token changes the entropy of its state: exactly, by the paper's diagonal part, or as the
-    released code has it (`Steer`). Clip .2/.28 and dual clip 10, as released.
+    m_t is the change of the state's entropy by a step on the token: exact, by the paper's diagonal part, or as in the released code
+    (`Steer`). Clip .2/.28 and dual clip 10, as released.
     """
     weight = Steer(form, min_weight)
     clip = Clip(0.2, 0.28, 10.0)

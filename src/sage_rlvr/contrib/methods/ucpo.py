@@ -15,7 +15,7 @@ from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
     Groups,
-    Seen,
+    GroupSignals,
     checked,
     require_binary,
     silent_of_labels,
@@ -34,8 +34,8 @@ class UniformRight(Advantage):
     """GRPO's advantage times 1 - tau + tau c w at right completions, w ~ 1/v, v = softmax over the right of l (arXiv 2605.00365).
 
     l = log pi_old(y) / |y|, c right completions, the w of a group sum to 1: the mean factor is 1. With lengths in the exponent
-    v is nearly flat, so that at the paper's tau = 0.2 the factors lie within some percent of 1: a very small dose.
-    `per_token = False` takes l = log pi_old(y) of the whole completion. needs: "logps". DataError for rewards other than 0 and 1.
+    v is nearly flat, so that at the paper's tau = 0.2 the factors are within a few percent of 1: a very small dose. `per_token =
+    False` uses l = log pi_old(y) of the full completion. needs: "logps". DataError for rewards other than 0 and 1.
 
     tau: fraction of the credit of right completions that is redistributed by unlikeliness; 0 is GRPO's advantage.
     """
@@ -61,7 +61,7 @@ class UniformRight(Advantage):
     def ascends(self) -> str:
         return f"between prompts as GRPO, {GroupNormalized.ascends}; among right answers more where w is large"
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def __call__(self, rewards: Groups, seen: GroupSignals) -> Groups:
         values = checked(rewards, 2, "UniformRight")
         require_binary(values, "UniformRight")
         logps = seen.policy.float() / (seen.lengths.clamp(min=1) if self.per_token else 1.0)

@@ -29,9 +29,9 @@ LARGEST_LOG_RATIO = 20.0
 class Rehearsal(Buffer):
     """u - 1 - log u, u = pi / base per token, on the base's right answers (DPH-RL, arXiv 2509.07430), log u clamped to +-20.
 
-    Drawn from the base, its mean is KL(base || pi) and its gradient that of the KL. On right answers only it holds each of
-    their tokens to the base's probability: it neither raises P(right) above the base's nor lets it fall. Likelihood(law="base")
-    is the same without u - 1, and raises it. Stored answers of a prompt weigh as base(y) / base(stored).
+    Drawn from the base, its mean is KL(base || pi) and its gradient that of the KL. On right answers only it pulls each of their
+    tokens to the base's probability: it neither raises P(right) above the base's nor lets it fall. Likelihood(law="base") is the
+    same without u - 1, and raises it. Stored answers of a prompt have the weights base(y) / base(stored).
     """
 
     policy: bool = False

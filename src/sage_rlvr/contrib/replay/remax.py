@@ -1,4 +1,4 @@
-"""Re:Max and Re:Dr: MaxRL or Dr. GRPO, and the policy's own right answers rehearsed (arXiv 2610.11064).
+"""Re:Max and Re:Dr: MaxRL or Dr. GRPO, and rehearsal of the policy's right answers (arXiv 2610.11064).
 
 Paper: https://arxiv.org/abs/2610.11064. Recipe: `sage-rlvr train remax --task TASK`.
 Numbers worked out by hand: tests/core/test_buffers.py.
@@ -17,7 +17,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 RELEASED_WEIGHT = 0.1 * 15 / 16**2
-"""Of Re:Dr and Re:Max: alpha = 0.1, which the authors' code multiplies by (G - 1) / G^2; G = 16 completions there."""
+"""Weight of Re:Dr and Re:Max: alpha = 0.1, which the authors' code multiplies by (G - 1) / G^2, with G = 16 completions."""
 
 
 @METHODS.register(label="Re:Max", about="MaxRL, and its own right answers rehearsed", arxiv="2610.11064")
@@ -33,11 +33,11 @@ def remax(
     """L = L_MaxRL - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
     (arXiv 2610.11064).
 
-    P is `prompts`, also where fewer have a stored answer. The first text of each answer is kept, of the first `answers` that a
-    prompt finds. weight: 0.1 (G - 1) / G^2 in the authors' code for groups of G, here at its G = 16 for any group size; and as
-    MaxRL's term is divided by max_new_tokens and this one by |y|, their ratio depends on the length limit. The authors' code
-    draws one prompt per update, in turn; here `prompts` are drawn at random. law: "found" weighs each answer by how often it was
-    found, the control: the same store with duplicates.
+    P is `prompts`, even if fewer have a stored answer. The first text of each answer is stored, for the first `answers` that a
+    prompt finds. weight: 0.1 (G - 1) / G^2 in the authors' code for groups of G, here with its G = 16 for any group size; and as
+    MaxRL's term is divided by max_new_tokens and this one by |y|, their ratio depends on the length limit. The authors' code draws
+    one prompt per update, in turn; here `prompts` are drawn at random. law: "found" weights each answer by how often it was found,
+    the control: the same store with duplicates.
     """
     return _rehearsed("remax", PowerNormalized(q=1.0), weight, law, answers, prompts, **anchor)
 
@@ -55,7 +55,7 @@ def redr(
     """L = L_DrGRPO - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
     (arXiv 2610.11064).
 
-    As `remax`, beside Dr. GRPO.
+    As `remax`, with Dr. GRPO.
     """
     return _rehearsed("redr", GroupCentered(), weight, law, answers, prompts, **anchor)
 
@@ -69,7 +69,7 @@ def _rehearsed(
     prompts: int,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget.
+    """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's term by a fixed budget.
 
     `Likelihood` is the extra that stores right answers of each rollout and adds their loss to each update.
     """

@@ -32,12 +32,12 @@ CLIP = Clip()
 class Replay(Buffer):
     """The surrogate on stored right completions: rho = pi / pi_old of the policy that wrote them, A the advantage they had.
 
-    An answer weighs as the share of its rollout's completions that gave it, so that one rollout's stored answers stand for all
-    its right completions: their expected term is the right completions' part of the method's own at that rollout, as a later
-    update of it would have, and for one token and without a clip it is unbiased: sum over right y of pi(y) A(y) grad log pi(y).
-    A prompt with answers of several rollouts takes the mean over them; an answer found again has moved to the newest, and a
-    rollout without a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451;
-    ExGRPO, arXiv 2510.02245); the method's KL and token weight are not.
+    An answer's weight is the share of its rollout's completions that gave it, so that one rollout's stored answers represent all
+    its right completions: their expected term is the right completions' part of the method's term at that rollout, as in a later
+    update of it, and for one token and without a clip it is unbiased: sum over right y of pi(y) A(y) grad log pi(y). A prompt with
+    answers of several rollouts uses the mean over them; an answer found again has moved to the newest, and a rollout without a
+    right completion is not stored, which is its bias. Only earlier rollouts are replayed (RLEP, arXiv 2507.07451; ExGRPO, arXiv
+    2510.02245), without the method's KL and token weight.
 
     surrogate: the loss on stored completions.
     """

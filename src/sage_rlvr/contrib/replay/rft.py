@@ -27,12 +27,13 @@ Law = Literal["uniform", "policy", "base", "found"]
 @EXTRAS.register
 @dataclass(frozen=True, kw_only=True)
 class Likelihood(Buffer):
-    """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, by the policy, the base, or what was found.
+    """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, by the policy, the base, or the counts of
+    finds.
 
     law: the choice of w. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated
-    on the policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the
-    gradient of -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL
-    from the base restricted to what is stored. "found": w = how often y was found, over the sum: a store with duplicates.
+    on the policy's answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the
+    gradient of -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL from the base
+    restricted to stored answers. "found": w = how often y was found, over the sum: a store with duplicates.
     """
 
     law: Law = "uniform"
@@ -47,7 +48,7 @@ class Likelihood(Buffer):
 
     @property
     def legend(self) -> str:
-        """What w is, by `law`."""
+        """The definition of w, by `law`."""
         law = {
             "uniform": "1 / n",
             "policy": "pi(y) / pi(stored)",
@@ -58,7 +59,7 @@ class Likelihood(Buffer):
 
     @property
     def ascends(self) -> str:
-        """What it raises in expectation, by `law`."""
+        """The objective that it raises in expectation, by `law`."""
         return {
             "uniform": "mean over stored y of grad log pi(y)",
             "policy": "grad log pi(stored)",
@@ -68,7 +69,7 @@ class Likelihood(Buffer):
 
     @property
     def prefers(self) -> str:
-        """Which answers gain, by `law`."""
+        """The answers that gain, by `law`."""
         return {
             "uniform": "the stored ones, until all are alike",
             "policy": "no preference among stored answers, so the likelier gain most",
@@ -77,12 +78,12 @@ class Likelihood(Buffer):
         }[self.law]
 
     def control(self) -> Likelihood | None:
-        """The same store, each answer weighed by how often rollouts found it; None for another law, and for other answers."""
+        """The same store, with each answer weighted by how often rollouts found it; None for another law, and for other answers."""
         has_control = self.law == "uniform" and self.policy and self.take is None
         return replace(self, law="found") if has_control else None
 
     def stored_loss(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
-        """-log pi (R, T) of stored answers, weighed within each prompt by `law`."""
+        """-log pi (R, T) of stored answers, weighted within each prompt by `law`."""
         logits = {
             "uniform": torch.zeros(len(rows)),
             "policy": logps.detach().double().sum(1).cpu(),
@@ -106,10 +107,10 @@ def rft(
     """L = -(1/(P L)) sum_x sum_y w(y) log pi(y), y stored right answers of the base (arXiv 2308.01825): no RL at all.
 
     base samples of each problem before step 0, each distinct right answer once, uniform over those of a prompt. law "policy" is
-    the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file, in
-    place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
+    the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file,
+    instead of the base's with base=0. take: answers of each prompt in an update, redrawn each time; None: all of them.
     """
-    if not base and file is None:  # the buffer would also name what is no option here
+    if not base and file is None:  # the buffer would also accept names that are no options of this method
         raise ConfigError(
             "rft: no answer would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl)."
         )

@@ -1,1 +1,1 @@
-"""Rewards that the policy computes itself, in place of a verifier: one file per paper, as in `contrib.methods`."""
+"""Rewards that the policy computes itself, instead of a verifier: one file per paper, as in `contrib.methods`."""

@@ -32,23 +32,23 @@ class ReferenceProbability(RewardSource):
     """r = (1 - w) clip(p(y* | x, z) - p(y* | x), 0, clip) + w [formed] - repetition [repetitive], z the text before the answer.
 
     p(y* | .) is the mean of the reference's token probabilities ("mean", RLPR), or their product ("product", VeriFree), or the
-    latter's M-th root ("geometric"). Nothing passes through it: r is detached. A completion without an answer to replace, cut off
-    or ill-formed, earns 0 and no format credit.
+    latter's M-th root ("geometric"). It has no gradient: r is detached. A completion without an answer to replace, truncated or
+    ill-formed, has reward 0 and no format credit.
 
     debias         the weights that compute p(y* | x): "initial", those at the start of the run, as in RLPR's released code (the
-                   paper does not say); "current", the policy's; "none", nothing is subtracted. Initial ones over-credit once
+                   paper does not state it); "current", the policy's; "none", nothing is subtracted. Initial ones over-credit once
                    the policy knows answers without reasoning.
-    form           of p over the tokens of y*: their mean probability, the product, or its geometric mean
+    form           p over the tokens of y*: their mean probability, the product, or its geometric mean
     format_weight  w
-    clip           the upper bound; p - p is at most 1 by itself
+    clip           the upper bound; p - p is at most 1 anyway
     repetition     penalty of a completion that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
-                   code counts n-grams of words, and leaves out completions that earn 0
-    given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
-                   completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
-                   In what is subtracted nothing stands in for them: y*'s end directly behind the prompt.
+                   code counts n-grams of words, and leaves out completions with reward 0
+    given          the share of y*'s first tokens that are replaced by the completion's answer tokens; 0 is RLPR. If a
+                   completion is only an answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
+                   The baseline term has no substituted tokens: the end of y* follows the prompt directly.
 
-    Computed in float32; the released code rounds p(y* | x, z) to bfloat16, in steps of .004 near 1. Reasoning that
-    states the answer without deriving it earns most: read `reward/auc` beside the reward.
+    Computed in float32; the released code rounds p(y* | x, z) to bfloat16, in steps of .004 near 1. Reasoning that states the
+    answer without deriving it gets the highest reward: compare `reward/auc` with the reward.
     """
 
     form: Literal["mean", "product", "geometric"] = "mean"
@@ -83,7 +83,7 @@ class ReferenceProbability(RewardSource):
 
     @property
     def baseline(self) -> Baseline:
-        """Under which weights the reference is scored directly after the prompt."""
+        """The weights under which the reference is scored directly after the prompt."""
         return self.debias
 
     @property
@@ -100,7 +100,7 @@ class ReferenceProbability(RewardSource):
 
     @property
     def legend(self) -> str:
-        """What the symbols of `equation` mean."""
+        """The meaning of the symbols in `equation`."""
         initial = ", pi_0 the initial policy of the run" if self.debias == "initial" else ""
         bare = "" if self.debias == "none" else ", and after the prompt only to nothing"
         own = f", whose first {self.given:g} are replaced by the completion's own answer tokens{bare}" if self.given else ""
@@ -117,7 +117,7 @@ class ReferenceProbability(RewardSource):
         return SourceRewards(earned - self.repetition * (seen.repeated >= self.times), support)
 
     def _of(self, logps: torch.Tensor, seen: Substituted) -> torch.Tensor:
-        """p(y* | .) of each row, (B,) float32; of a row that counts no token, anything."""
+        """p(y* | .) of each row, (B,) float32; undefined for a row without counted tokens."""
         values, count = torch.where(seen.mask, logps.detach().float(), 0.0), seen.mask.sum(dim=1).clamp(min=1)
         if self.form == "mean":
             return torch.where(seen.mask, values.exp(), 0.0).sum(dim=1) / count
@@ -129,12 +129,12 @@ class ReferenceProbability(RewardSource):
 class StdFilter(RolloutPlan):
     """Keep the groups whose standard deviation is at least ratio times its running mean over steps (RLPR, arXiv 2506.18254).
 
-    The mean m is of each step's deviations, of everything drawn, before filtering: nothing of the first `skip` steps; over the
-    next `collect` their plain mean, and until then all groups are kept; then m <- decay m + (1 - decay) mean. Within a step
-    the bar stays where earlier steps put it. It looks at what a reward source says of the reference only, where the released
-    code looks at the whole reward, so that the format's spread keeps a prompt. A step whose mean is no number moves nothing.
-    The state is m and the number of steps seen; it moves in a step that keeps no group too, or the bar would never come down.
-    After `max_refills` refills an engine goes on with what it has.
+    m is a mean over each step's deviations, of all sampled groups before filtering: not over the first `skip` steps; over the next
+    `collect` steps their plain mean, and until then all groups are accepted; then m <- decay m + (1 - decay) mean. Within a step
+    the bar is that of earlier steps. It uses only a reward source's value of the reference, while the released code uses the full
+    reward, so that the format's spread retains a prompt. A step whose mean is NaN changes nothing. The state is m and the number of
+    steps seen; it also changes in a step that accepts no group, or the bar would never fall. After `max_refills` refills an engine
+    continues with the groups it has.
 
     ratio: threshold for dropping a group, as a multiple of the running mean of the groups' standard deviations.
     """
@@ -162,18 +162,18 @@ class StdFilter(RolloutPlan):
         return f"keep groups with std >= {bar}; draw new prompts for the others, at most {self.max_refills} times"
 
     def start(self) -> dict[str, Tensor]:
-        """std_mean (), and the number of steps behind it, ()."""
+        """std_mean (), and its number of steps, ()."""
         return {"std_mean": torch.zeros(()), "steps": torch.zeros((), dtype=torch.int64)}
 
     def keeps(self, rewards: Float[Tensor, "P G"], state: PartState) -> Bool[Tensor, " P"]:
-        """(P,) true where the group's deviation reaches the bar of `state`; all of them before there is one."""
+        """(P,) true if the group's deviation reaches the bar of `state`; all of them before there is a bar."""
         spread = std_of(rewards)
         if int(state["steps"]) < self.skip + self.collect:
             return torch.ones_like(spread, dtype=torch.bool)
         return spread >= self.ratio * state["std_mean"].to(spread)
 
     def learned(self, rewards: Float[Tensor, "P G"], state: PartState) -> dict[str, Tensor]:
-        """The state after a step that drew these groups."""
+        """The state after a step with these groups."""
         mean, before, steps = std_of(rewards).mean(), state["std_mean"], int(state["steps"]) + 1
         share = 0.0 if steps <= self.skip else max(1 - self.decay, 0.0)
         if self.skip < steps <= self.skip + self.collect:
@@ -204,9 +204,9 @@ def rlpr(
 ) -> Method:
     """L = (1/sum_i |y_i|) sum_i sum_t -min(rho A, clip(rho) A), A = (r - mean) / (std + 1e-4), r from pi(y*) (arXiv 2506.18254).
 
-    r is the mean probability of the reference answer's tokens behind the completion's own reasoning, less the same without it;
-    see `ReferenceProbability`. Groups whose r varies little are dropped (`StdFilter`). The released code keeps an entropy bonus of
-    0.001, the default of its framework, which the paper does not name; it is not here.
+    r is the mean probability of the reference answer's tokens after the completion's reasoning, minus the same without it; see
+    `ReferenceProbability`. Groups whose r varies little are dropped (`StdFilter`). The released code has an entropy bonus of 0.001,
+    the default of its framework, which the paper does not mention; it is not included.
     """
     return Method(
         "rlpr",

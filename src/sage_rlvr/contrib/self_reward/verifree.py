@@ -21,9 +21,8 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 def verifree(*, given: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r - mean_others r, r = prod_m pi(y*_m | x, z, y*_<m).
 
-    The product of token probabilities as RLPR compares it: E[r] is the probability that the policy answers y* after its
-    own reasoning. The term of VeriFree's gradient that goes through r, r grad log pi(y* | x, z), which teaches y*
-    itself, is not here.
+    The product of token probabilities as RLPR compares it: E[r] is the probability that the policy answers y* after its reasoning.
+    The term of VeriFree's gradient that goes through r, r grad log pi(y* | x, z), which teaches y* itself, is not included.
     """
     source = ReferenceProbability("product", debias="none", format_weight=0.0, repetition=0.0, given=given)
     return Method("verifree", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=(source,))

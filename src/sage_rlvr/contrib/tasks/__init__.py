@@ -1,1 +1,1 @@
-"""Further tasks, one in a file or folder: `sage_rlvr.tasks.TASKS` has them by name."""
+"""Further tasks, one per file or folder: `sage_rlvr.tasks.TASKS` has them by name."""

@@ -2,12 +2,12 @@
 
     3*7=21(5 8 9 21)5+21=26(8 9 26)8+9=17(17 26)17+26=43        for 3 5 7 8 9=43:
 
-A step takes two of the numbers that are left and writes their result, then in brackets what is left, ascending. The last step
-leaves one number, the target, and no brackets. Results are whole and not negative. There are many ways to a target, and a way is a
-choice of numbers and operators at every step: where `countdown` asks for an expression, this asks for the reasoning behind it.
+A step uses two of the remaining numbers and writes their result, then in brackets the remaining numbers, ascending. The last step
+leaves one number, the target, and no brackets. Results are nonnegative integers. There are many ways to a target, and a way is a
+choice of numbers and operators at every step: `countdown` asks for an expression, this for the reasoning that leads to it.
 
 Problems, splits and prompts are those of a `Countdown` world under law "expression", without problems whose drawn expression needs
-a fraction or a number below zero on its way. Characters are Countdown's.
+a fraction or a number below zero on its way. The characters are those of Countdown.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class CountdownSteps(KeptProblems):
 
     @property
     def keep(self) -> draws.Rewrite:
-        """The expression worked in steps, where it can be."""
+        """The expression worked in steps, if possible."""
         return _worked
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the problems of an evaluation."""
+        """Settings that determine the problems of an evaluation."""
         return self.world.identity | {"name": self.name}
 
     @staticmethod
@@ -62,14 +62,14 @@ class CountdownSteps(KeptProblems):
     prompt = staticmethod(render)
 
     def verify(self, problem: Problem, completion: str) -> Verdict:
-        """Right where every step is, each number is used once, and the last result is the target."""
+        """Right if every step is, each number is used once, and the last result is the target."""
         return work(problem, completion)[0]
 
     def answer_key(self, problem: Problem, text: str) -> str | None:
-        """The expression that the steps compute, so that steps in another order are the same answer; None where a step is wrong.
+        """The expression that the steps compute, so that steps in another order are the same answer; None if a step is wrong.
 
-        Where a result equals a number that is left, the steps do not say which of the two is taken: the result's expression sorts
-        behind the number, and two orders may count as two answers.
+        If a result equals a remaining number, the steps do not determine which of the two is used: the result's expression sorts
+        after the number, and two orders may count as two answers.
         """
         return work(problem, text)[1]
 
@@ -79,7 +79,8 @@ class CountdownSteps(KeptProblems):
         return version_hash("countdown_steps", limits=(LONGEST,))
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""
+        """Worked examples; the same with a result, a remaining number or the target changed, without the last step, as an
+        expression."""
         rows = self.examples("test", 1, 0, 200)
         yield Case("worked examples are right", rows)
         wrong = {
@@ -94,7 +95,7 @@ class CountdownSteps(KeptProblems):
         yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in problems))
 
     def audited(self) -> str:
-        """What an audit looks at, in words."""
+        """Describe the subject of an audit."""
         bounds = f"numbers up to {self.max_number}, targets {self.min_target} to {self.max_target}"
         return f"200 worked examples of the test split, seed 1; {bounds}"
 
@@ -104,7 +105,7 @@ def _plus_one(step: re.Match[str]) -> str:
 
 
 def computed(operator: str, a: int, b: int) -> int | None:
-    """a operator b where it is a whole number of 0 or more, else None."""
+    """a operator b if it is an integer of 0 or more, else None."""
     if operator == "/":
         return a // b if b and a % b == 0 else None
     result = a + b if operator == "+" else a * b if operator == "*" else a - b
@@ -112,7 +113,7 @@ def computed(operator: str, a: int, b: int) -> int | None:
 
 
 def steps(numbers: tuple[int, ...], expression: str) -> str | None:
-    """An expression over these numbers worked step by step, innermost first; None where it needs a fraction or a number below 0."""
+    """An expression over these numbers worked step by step, innermost first; None if it needs a fraction or a number below 0."""
     left, stack, written = sorted(numbers), [], ""
     for token in postfix(expression) or []:
         if token.isdigit():
@@ -131,7 +132,7 @@ def steps(numbers: tuple[int, ...], expression: str) -> str | None:
 
 
 def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
-    """The verdict on worked steps, and the expression that they compute; None where a step is wrong or steps are missing."""
+    """The verdict on worked steps, and the expression that they compute; None if a step is wrong or steps are missing."""
     if len(text) > LONGEST:
         return Verdict("wrong", "too long"), None
     left: list[tuple[int, SpelledPart]] = sorted((number, (str(number), ATOM)) for number in problem.numbers)
@@ -164,7 +165,7 @@ def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
 
 
 def _worked(problem: Problem, text: str) -> str | None:
-    """An example of the world in steps; None where it cannot be written so."""
+    """An example of the world in steps; None if that is impossible."""
     return steps(problem.numbers, text)
 
 

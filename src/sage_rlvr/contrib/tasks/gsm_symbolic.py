@@ -8,13 +8,13 @@ r"""Grade-school word problems of reasoning-gym's `gsm_symbolic` (the extra `tas
 
                The answer is $\boxed{64}$.
 
-A template is a problem whose names and numbers are open. A hash of its number in the package makes it a *seen* or an *unseen* one,
-so that a policy is trained on some templates and evaluated on new numbers of these and on templates that it was never shown. The
-templates are those that the package itself draws and whose worked answers end in the gold (`sound` checks instances of each); an
-instance whose worked answer does not is left out.
+A template is a problem with variable names and numbers. A hash of its number in the package makes it a *seen* or an *unseen* one,
+so that a policy is trained on some templates and evaluated on new numbers of these and on new templates. The templates are those
+that the package itself draws and whose worked answers end in the gold (`sound` checks instances of each); an instance whose worked
+answer does not is left out.
 
-A hash of the question names its split, so that no question stands in two. The right answer is one number: a problem has one
-distinct right answer, whatever the working, and a count of distinct right answers is pass@k here.
+A hash of the question determines its split, so that no question is in two. The right answer is one number: a problem has one
+distinct right answer, for any working, and a count of distinct right answers equals pass@k.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from sage_rlvr.contrib.tasks.reasoning_gym import library, version
 from sage_rlvr.errors import ConfigError, DataError, refuse
+from sage_rlvr.extras import install
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import PromptedTask, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
@@ -47,9 +48,9 @@ NAME = "gsm_symbolic"
 MARK = "####"  # a worked answer ends in a line of this mark and the gold
 UNSEEN = 25  # percent of the templates, by their hash
 CHECKED = 20  # instances of a template whose worked answers must end in the gold
-LISTED = 4096  # problems of the package's own data set, which show the templates that it draws
-DRAWS = 2_000  # candidates for one problem before the task is refused
-DRY = 2_000  # draws in a row that bring no new question
+LISTED = 4096  # problems of the package's data set, which contain the templates that it draws
+DRAWS = 2_000  # candidates for one problem before an error
+DRY = 2_000  # draws in a row without a new question
 AUDITED = 200
 SEED = 1  # of the audited problems
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a question's bucket
@@ -79,22 +80,22 @@ class GsmProblem:
 
 @cache
 def generators() -> dict[int, Template]:
-    """Number -> generator of the templates that the package draws; it carries others that it calls unfinished."""
+    """Number -> generator of the templates that the package draws; it also contains others that it calls unfinished."""
     made = library().create_dataset(NAME, size=LISTED, seed=0)
     try:
         return {number: made.generators[number] for number in sorted(set(made.task_indices))}
     except (AttributeError, KeyError) as error:
         raise ConfigError(
-            f"reasoning-gym {version()}: its {NAME} does not list its templates ({error}); install a version that does: "
-            'pip install "sage-rlvr[tasks]"'
+            f"reasoning-gym {version()}: its {NAME} does not list its templates ({error}); for a version that does, "
+            f"{install('tasks')}"
         ) from error
 
 
 def instance(template: int, seed: int) -> GsmProblem | None:
-    """The instance of a seed; None where its worked answer does not end in the gold."""
+    """The instance of a seed; None if its worked answer does not end in the gold."""
     try:
         entry = generators()[template](Random(seed), 1.0)
-    except (ArithmeticError, LookupError, ValueError):  # numbers that a template cannot use, of some seeds
+    except (ArithmeticError, LookupError, ValueError):  # numbers that a template cannot use, for some seeds
         return None
     gold, solution = str(entry["answer"]).strip(), str(entry["metadata"]["answer_cot"]).strip()
     worked, _, end = solution.rpartition(MARK)
@@ -112,7 +113,7 @@ def sound(template: int) -> bool:
 
 
 def is_unseen(template: int) -> bool:
-    """By a hash of the template's number, the same in every process and version."""
+    """Whether a template is unseen, by a hash of its number, the same in every process and version."""
     return _bucket(f"{NAME} {template}") < UNSEEN
 
 
@@ -142,8 +143,8 @@ def _bucket(text: str) -> int:
 class GsmSymbolic(PromptedTask):
     """Grade-school word problems from templates, with worked answers (see the module).
 
-    templates: seen, to train on; unseen, which a run on the seen ones is never shown; or all. train_problems: size of the training
-    pool. data_seed: its seed, apart from the seed of a run.
+    templates: seen, for training; unseen, which never occur in a run on the seen ones; or all. train_problems: size of the training
+    pool. data_seed: its seed, separate from the seed of a run.
     """
 
     templates: Which = "seen"
@@ -166,12 +167,12 @@ class GsmSymbolic(PromptedTask):
 
     @property
     def name(self) -> str:
-        """As the command line has it, so that the sides are two tasks in tables."""
+        """The name on the command line, so that the sides are two tasks in tables."""
         return NAME if self.templates == "seen" else f"{NAME}:{self.templates}"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the problems of an evaluation."""
+        """Settings that determine the problems of an evaluation."""
         return {"name": self.name, "templates": self.templates, "reasoning_gym": version()}
 
     @staticmethod
@@ -181,7 +182,7 @@ class GsmSymbolic(PromptedTask):
         return f"grade-school word problems: {which} of gsm_symbolic, reasoning-gym {identity['reasoning_gym']}"
 
     def problems(self, split: str = "train") -> list[GsmProblem]:
-        """The first `train_problems` of a split whose questions differ. DataError where the templates give fewer."""
+        """The first `train_problems` of a split whose questions differ. Raises DataError if the templates give fewer."""
         return self.first(split, self.train_problems)
 
     def first(self, split: str, n: int) -> list[GsmProblem]:
@@ -194,7 +195,7 @@ class GsmSymbolic(PromptedTask):
         return list(problems)
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[GsmProblem]:
-        """The problems of an evaluation: n independent draws, repeats kept."""
+        """The problems of an evaluation: n independent draws, with repeats."""
         if sampling != "iid":
             raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         _check_split(split)
@@ -213,7 +214,7 @@ class GsmSymbolic(PromptedTask):
 
     @staticmethod
     def problem_of(problem_id: str) -> GsmProblem:
-        """The problem of an id such as "17-4021"; `DataError` for any other text."""
+        """The problem of an id such as "17-4021"; raises `DataError` for any other text."""
         template, _, seed = problem_id.partition("-")
         problem = None
         if template.isdecimal() and seed.isdecimal() and int(template) in generators():
@@ -224,7 +225,7 @@ class GsmSymbolic(PromptedTask):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Where an answer is read."""
+        """The place of an answer."""
         return self.form.reading
 
     def verify_all(self, pairs: Sequence[tuple[GsmProblem, str]], **options: Any) -> list[Verdict]:
@@ -233,7 +234,7 @@ class GsmSymbolic(PromptedTask):
         return shared().verify(items, **(self.reading | options))
 
     def answer_key(self, problem: GsmProblem, text: str) -> str | None:
-        """The number that is answered, so that 7 and 7.0 are one answer; else the answer's spelling, None without one."""
+        """The number in the answer, so that 7 and 7.0 are one answer; otherwise the answer's canonical form, None without one."""
         answer = answered(text, self.reading)
         value = None if answer is None else number(answer)
         return answer if value is None else str(value)
@@ -248,13 +249,13 @@ class GsmSymbolic(PromptedTask):
 
     @property
     def _verifier_version(self) -> str:
-        """`mathematics_hash` of where an answer is read."""
+        """`mathematics_hash` of the place of an answer."""
         return mathematics_hash(self.reading)
 
     # ---- its audit
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """Worked answers are right, the same without or with another answer are wrong; what templates and splits promise."""
+        """Worked answers are right, the same without or with another answer are wrong; the guarantees of templates and splits."""
         rows = _different(self.templates, "test", SEED, AUDITED)
         golds = [p.answer for p in rows]
         location = location_in_words(self.form.answer_in, self.form.tag)
@@ -273,7 +274,7 @@ class GsmSymbolic(PromptedTask):
         yield Check(f"guess floor: the {k} most frequent golds of the other problems", hits, len(rows))
 
     def audited(self) -> str:
-        """What an audit looks at, in words."""
+        """Describe the subject of an audit."""
         return f"{AUDITED} test problems, seed {SEED}; {self.described(self.identity)} ({len(templates(self.templates))} templates)"
 
 
@@ -287,7 +288,7 @@ def _check_split(split: str) -> None:
 
 @lru_cache(maxsize=1 << 15)
 def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
-    """Problem `index` of a stream: the first instance that lies in the split; every template is equally likely."""
+    """Problem `index` of a stream: the first instance in the split; every template is equally likely."""
     chance, chosen = words(seed, list(SPLITS).index(split), index), templates(which)
     for _ in range(DRAWS if chosen else 0):
         problem = instance(chosen[next(chance) % len(chosen)], next(chance) % (1 << 32))
@@ -298,19 +299,20 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
 
 @lru_cache(maxsize=16)
 def _different(which: Which, split: str, seed: int, n: int) -> tuple[GsmProblem, ...]:
-    """The first n problems of a stream whose questions differ; fewer where `DRY` draws in a row bring none."""
+    """The first n problems of a stream whose questions differ; fewer if `DRY` draws in a row give none."""
     blocks = ([(_drawn(which, split, seed, index), "")] for index in count())
     return tuple(different(blocks, n, DRY, by=attrgetter("question")))
 
 
 def _plus_one(gold: str) -> str:
     value = number(gold)
-    assert value is not None  # `instance` gives numbers alone
+    assert value is not None  # `instance` returns only numbers
     return str(value + 1) if value.denominator == 1 else f"{float(value + 1):g}"
 
 
 def _worked_check() -> Check:
-    """Of the templates that the package draws: those whose worked answers end in the gold. No bar: the others are left out."""
+    """Check of the templates that the package draws: those whose worked answers end in the gold. No bar: the others are left
+    out."""
     why = "a worked answer does not end in the gold"
     left = tuple(AuditFinding(f"template {template}", "left out", why) for template in generators() if not sound(template))
     name = "templates whose worked answers end in the gold"
@@ -318,7 +320,7 @@ def _worked_check() -> Check:
 
 
 def _apart_check() -> Check:
-    """Unseen templates whose text, names and numbers aside, is that of a seen one."""
+    """Unseen templates whose text, ignoring names and numbers, is that of a seen one."""
     seen = {_skeleton(template) for template in templates("seen")}
     both = [template for template in templates("unseen") if _skeleton(template) in seen]
     why = "of a seen template, names and numbers aside"
@@ -328,7 +330,7 @@ def _apart_check() -> Check:
 
 
 def _skeleton(template: int) -> str:
-    """The question of a sound template with # in place of its numbers and of all capitalized words, among them its names."""
+    """The question of a sound template with # instead of its numbers and of all capitalized words, including its names."""
     problem = instance(template, 0)
     assert problem is not None  # seed 0 is one of those that `sound` tried
     return re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.question)

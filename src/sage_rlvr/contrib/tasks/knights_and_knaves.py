@@ -1,11 +1,11 @@
-"""Knights and Knaves: two to eight people, each of whom says one thing; knights say what is true, knaves what is false.
+"""Knights and Knaves: two to eight people, each of whom makes one statement; statements of knights are true, those of knaves false.
 
-    solutions = { a in {knight, knave}^n : for all i, a_i = knight iff what i says is true under a }
+    solutions = { a in {knight, knave}^n : for all i, a_i = knight iff the statement of i is true under a }
     a puzzle is one with exactly one solution
 
 The statements are those of Xie et al. (arXiv 2410.23123): somebody is (not) a knight or knave; two such claims joined by
 and, or, if-then, if and only if. A puzzle is a pure function of (seed, people, index): drawn from a counter-based stream
-until all 2^n assignments leave one. The texts and the instruction are ours; the answer format and the rule that scores it
+until all 2^n assignments leave one. The texts and the instruction are new; the answer format and the rule that scores it
 are the published ones (`sage_rlvr.verifiers.knights_and_knaves`), and the published instruction can be given instead.
 """
 
@@ -20,8 +20,8 @@ from typing import Any, ClassVar, TypeAlias
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Task, hash_of, words
-from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
+from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 from sage_rlvr.verifiers.versions import version_hash
@@ -31,8 +31,8 @@ Statement: TypeAlias = tuple[Any, ...]
 
 PEOPLE = range(2, 9)
 MAX_DRAWS = 10_000  # candidates for one puzzle; about one of three has one solution
-MAX_PASSED = 50  # puzzles drawn for each that is wanted before those of two people are said to run out
-# No name ends with another, and none holds "if", which the published rule takes for a condition.
+MAX_PASSED = 50  # puzzles drawn per requested one before an error that those of two people ran out
+# No name ends with another, and none contains "if", which the published rule reads as a condition.
 NAMES = (
     "Agnes", "Bruno", "Carla", "Dmitri", "Esther", "Farid", "Greta", "Hamid", "Ingrid", "Jonas", "Klara", "Lorenzo",
     "Marta", "Nikhil", "Odette", "Pavel", "Ruth", "Silvio", "Tamar", "Ursula", "Viktor", "Wanda", "Yusuf", "Zdenka",
@@ -43,7 +43,7 @@ INSTRUCTION = (
 )
 
 
-# What a statement says of the claims within it: whether it holds, given whether they do, and how it is spoken.
+# The truth of a statement, given that of the claims within it, and its words.
 _JOINED: dict[str, tuple[Callable[..., bool], str]] = {
     "not": (lambda a: not a, ""),  # spoken within the claim
     "and": (lambda a, b: a and b, "{} and {}"),
@@ -54,7 +54,7 @@ _JOINED: dict[str, tuple[Callable[..., bool], str]] = {
 
 
 def true_under(statement: Statement, assignment: Sequence[bool]) -> bool:
-    """Whether a statement holds when person i is a knight iff assignment[i]."""
+    """Whether a statement is true when person i is a knight iff assignment[i]."""
     kind, *claims = statement
     if kind in ("knight", "knave"):
         return assignment[claims[0]] == (kind == "knight")
@@ -64,7 +64,7 @@ def true_under(statement: Statement, assignment: Sequence[bool]) -> bool:
 
 
 def solutions_of(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
-    """All assignments under which knights say what is true and knaves what is false, by trying all 2^n."""
+    """All assignments under which statements of knights are true and those of knaves false, by trying all 2^n."""
     return [
         assignment
         for assignment in product((True, False), repeat=len(statements))
@@ -84,8 +84,8 @@ def spoken(statement: Statement, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle: who says what, person by person. `DataError` unless it has exactly one solution. `KnightsAndKnaves` makes it and
-    asks, judges and solves it."""
+    """A puzzle: the statements, person by person. Raises `DataError` unless it has exactly one solution. `KnightsAndKnaves` makes,
+    renders, judges and solves it."""
 
     problem_id: str
     names: tuple[str, ...]
@@ -100,12 +100,12 @@ class Puzzle:
 
     @cached_property
     def solution(self) -> tuple[bool, ...]:
-        """Who is a knight."""
+        """Whether each person is a knight."""
         return solutions_of(self.statements)[0]
 
     @property
     def answer(self) -> str:
-        """The gold, in the format that is asked for."""
+        """The gold, in the requested format."""
         return conclusion(self.names, self.solution)
 
     @property
@@ -123,7 +123,7 @@ class Puzzle:
 
 
 def _claims(chance: Iterator[int], people: int, speaker: int) -> Iterator[Statement]:
-    """Somebody is a knight or a knave, again and again; nobody says "I am a knave", which nobody can."""
+    """Claims that somebody is a knight or a knave, endlessly; nobody claims "I am a knave", which nobody can."""
     while True:
         claim = ("knight", "knave")[next(chance) % 2], next(chance) % people
         if claim != ("knave", speaker):
@@ -156,9 +156,9 @@ def _puzzle(seed: int, people: int, index: int) -> Puzzle:
 class KnightsAndKnaves(Task):
     """Puzzles of `people` people each, `count` for each number of people, of one seed.
 
-    train_count  puzzles for each number of people to train on; none of them is among the others
+    train_count  puzzles for each number of people for training; none of them is among the others
     rule         how a completion is scored: "published" or "strict" (see `sage_rlvr.verifiers.knights_and_knaves`)
-    instruction  what stands before the puzzle; it must ask for the conclusion
+    instruction  text before the puzzle; it must ask for the conclusion
     """
 
     people: tuple[int, ...] = tuple(PEOPLE)
@@ -185,16 +185,16 @@ class KnightsAndKnaves(Task):
         return _puzzle(self.seed, people, index)
 
     def problems(self, split: str = "test") -> tuple[Puzzle, ...]:
-        """`count` puzzles of each number of people (train: the `train_count` behind them), fewest people first.
+        """`count` puzzles of each number of people (train: the following `train_count`), fewest people first.
 
-        One whose statements were there is passed over.
+        A puzzle with repeated statements is skipped.
         """
         first, count = (self.count, self.train_count) if split == "train" else (0, self.count)
         return _puzzles(tuple(sorted(self.people)), self.seed, first, count)
 
     @property
     def name(self) -> str:
-        """With the rule, where it is not the published one."""
+        """The name, with the rule if it is not the published one."""
         return "knights_and_knaves" + ("" if self.rule == "published" else f"_{self.rule}")
 
     def prompt(self, problem: Puzzle) -> str:
@@ -206,20 +206,21 @@ class KnightsAndKnaves(Task):
         return [{"role": "user", "content": f"{self.instruction}\n\n{problem.text}"}]
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Puzzle, str]]:
-        """Examples `start` to `start + n` of an endless stream: a puzzle of the split, its people named anew, as it is `worked`.
-        To train a policy from scratch on."""
+        """Examples `start` to `start + n` of an endless stream: a puzzle of the split, its people renamed, and its `worked`
+        answer. For training a policy from scratch."""
         puzzles, examples = self.problems(split), []
         for number in range(start, start + n):
             chance = words(seed, number)
             drawn = puzzles[next(chance) % len(puzzles)]
-            # sorted calls its key once per name, in the order of NAMES: the names are a function of the stream alone
+            # sorted calls its key once per name, in the order of NAMES: the names are a function of the stream only
             names = sorted(NAMES, key=lambda _: next(chance))[: len(drawn.names)]
             puzzle = replace(drawn, names=tuple(names))
             examples.append((puzzle, self.worked(puzzle)))
         return examples
 
     def worked(self, problem: Puzzle) -> str:
-        """A right completion: of each person in turn, whether they say what is true, as knights do; then the conclusion."""
+        """A right completion: for each person in turn, whether their statement is true, as those of knights are; then the
+        conclusion."""
         people = zip(problem.names, problem.solution, strict=True)
         return "".join(f" {name} says what is {'true' if knight else 'false'}." for name, knight in people) + f"\n{problem.answer}"
 
@@ -228,16 +229,16 @@ class KnightsAndKnaves(Task):
         return judge(problem.names, problem.solution, completion, self.rule)
 
     def answer_key(self, problem: Puzzle, text: str) -> str | None:
-        """What stands behind the conclusion's heading, spaces aside."""
+        """The text after the conclusion's heading, with normalized spaces."""
         _, heading, concluded = text.partition(HEADING)
         return " ".join(concluded.split()) if heading else None
 
     def reference(self, problem: Puzzle) -> str:
-        """Who is who, person by person, as it stands behind the heading."""
+        """The identities, person by person, as after the heading."""
         return problem.answer.partition(HEADING)[2].strip()
 
     def answer_span(self, problem: Puzzle, text: str) -> tuple[int, int] | None:
-        """What stands behind the last heading, spaces around it aside."""
+        """The text after the last heading, without the spaces around it."""
         before, heading, concluded = text.rpartition(HEADING)
         first = len(before) + len(heading) + len(concluded) - len(concluded.lstrip())
         return (first, first + len(concluded.strip())) if concluded.strip() and heading else None
@@ -251,7 +252,7 @@ class KnightsAndKnaves(Task):
         return int(2 ** len(problem.names))
 
     def fingerprint(self, problems: Sequence[Puzzle]) -> str:
-        """Of ids, texts, golds and the instruction."""
+        """Hash of ids, texts, golds and the instruction."""
         return hash_of([{p.problem_id: [p.text, p.answer] for p in problems}, self.instruction])
 
     @property
@@ -260,7 +261,7 @@ class KnightsAndKnaves(Task):
         return version_hash("knights_and_knaves", rule=self.rule)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """Golds, golds behind working, wrong conclusions by kind, repeated puzzles, and the floors of k guesses."""
+        """Golds, golds after working, wrong conclusions by kind, repeated puzzles, and the floors of k guesses."""
         puzzles = self.problems()
         working = "If Agnes lied, then (1) and (2) could not hold. "
         yield Case("gold right against itself", [(p, p.answer) for p in puzzles])
@@ -274,14 +275,14 @@ class KnightsAndKnaves(Task):
             yield Check(f"guess floor: {people} people, {k} guesses", share * self.count, self.count, note=note)
 
     def audited(self) -> str:
-        """What an audit looks at, in words."""
+        """Describe the subject of an audit."""
         span = f"{min(self.people)} to {max(self.people)} people"
         return f"{len(self.problems())} puzzles of {span}, seed {self.seed}; rule {self.rule!r}"
 
 
 @lru_cache(maxsize=64)
 def _puzzles(people: tuple[int, ...], seed: int, first: int, count: int) -> tuple[Puzzle, ...]:
-    """Of each number of people, `count` puzzles of different statements behind the `first` ones."""
+    """For each number of people, `count` puzzles of different statements after the `first` ones."""
     puzzles: list[Puzzle] = []
     for n in people:
         distinct: dict[tuple[Statement, ...], Puzzle] = {}

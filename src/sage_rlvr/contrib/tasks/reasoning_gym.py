@@ -1,12 +1,12 @@
-r"""Tasks of the reasoning-gym package (the extra `tasks`), each a generator with a scorer of its own.
+r"""Tasks of the reasoning-gym package (the extra `tasks`), each a generator with a scorer.
 
-    right iff the package's score of the answer in the completion is 1; partial credit is none
+    right iff the package's score of the answer in the completion is 1; there is no partial credit
 
-The scorers compare texts, so an answer is scored as it is written and without its LaTeX (\text{Yes}), and the better score counts.
-Tasks with many right answers (graph_color, rubiks_cube, ...) name none of them: their scorer alone decides, and `answer` is "".
+The scorers compare texts, so an answer is scored as written and without its LaTeX (\text{Yes}), and the better score counts.
+Tasks with many right answers (graph_color, rubiks_cube, ...) name none of them: only their scorer decides, and `answer` is "".
 
-An entry is a pure function of (name, seed, size, settings, index), so a worker makes it again instead of being sent it, and
-what the package scores runs under the limits of a `Pool`.
+An entry is a pure function of (name, seed, size, settings, index), so a worker makes it again instead of receiving it, and the
+package's scorers run under the limits of a `Pool`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.extras import install
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import PromptedTask
 from sage_rlvr.tasks.prompts import BOXED, FORMATS, AnswerIn, PromptFormat
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import extract
+from sage_rlvr.verifiers.answers import AnswerReading, extract
+from sage_rlvr.verifiers.latex import plain
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.style import undressed
-from sage_rlvr.verifiers.units import plain
 from sage_rlvr.verifiers.versions import version_hash
 
 
 def library() -> Any:
-    """The package. ConfigError where it is not installed."""
+    """The package. Raises ConfigError if it is not installed."""
     try:
         return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError as error:
@@ -40,7 +41,7 @@ def library() -> Any:
 
 
 def version() -> str:
-    """The package's version, without loading it. ConfigError where it is not installed."""
+    """The package's version, without loading it. Raises ConfigError if it is not installed."""
     try:
         return importlib.metadata.version("reasoning-gym")
     except importlib.metadata.PackageNotFoundError as error:
@@ -48,7 +49,7 @@ def version() -> str:
 
 
 def _missing(error: Exception) -> ConfigError:
-    return ConfigError(f'reasoning-gym is not installed ({error}); its tasks need the extra: pip install "sage-rlvr[tasks]"')
+    return ConfigError(f"reasoning-gym is not installed ({error}), which its tasks need; {install('tasks')}")
 
 
 @lru_cache(maxsize=8)
@@ -65,13 +66,13 @@ def _judge(answer: str, name: str, settings: str, index: int) -> Verdict:
 
 
 def scored(dataset: Any, entry: Any, answer: str) -> Verdict:
-    """The verdict by the package's scorer of an entry, which gets each spelling of the answer. Raises what the scorer raises, where
-    it raises on all of them."""
+    """The verdict by the package's scorer of an entry, which gets each form of the answer. Re-raises the scorer's error
+    if it raises one for all of them."""
     scores, failed = [], None
     for text in dict.fromkeys((answer, undressed(answer), plain(undressed(answer)))):
         try:
             scores.append(float(dataset.score_answer(text, entry)))
-        except Exception as error:  # of a text that its scorer cannot read; another spelling may be one that it can
+        except Exception as error:  # for a text that its scorer cannot read; another form may be readable
             failed = error
     if not scores and failed is not None:
         raise failed
@@ -83,7 +84,7 @@ def _gold(answer: Any) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """`judge`, what a worker runs: the library is loaded when it is looked up, before any limit on time counts."""
+    """`judge`, the function of a worker: the library is loaded when it is looked up, before any time limit starts."""
     if name == "judge":
         library()
         return _judge
@@ -92,7 +93,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GymProblem:
-    """Entry `index` of a task under a seed: its question and one right answer, "" where the package names none. `ReasoningGym`
+    """Entry `index` of a task under a seed: its question and one right answer, "" if the package names none. `ReasoningGym`
     makes it; its scorers read it."""
 
     problem_id: str
@@ -104,14 +105,14 @@ class GymProblem:
 
 @dataclass(frozen=True)
 class ReasoningGym(PromptedTask):
-    """A task of reasoning-gym by its name there, such as "leg_counting".
+    """A task of reasoning-gym by its name in that package, such as "leg_counting".
 
-    count, seed  how many problems, and of which seed
-    settings     what else its configuration takes; what JSON can carry
-    form         how a problem is asked and where its answer is read
+    count, seed  the number of problems, and their seed
+    settings     other values of its configuration, as JSON values
+    form         the format of prompts and answers
     """
 
-    name: str
+    name: str = ""
     count: int = 100
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
@@ -124,7 +125,8 @@ class ReasoningGym(PromptedTask):
         return json.dumps(self.settings | {"size": self.count, "seed": seed}, sort_keys=True)
 
     def problems(self, split: str = "test") -> tuple[GymProblem, ...]:
-        """Those of `seed`; to train on, those of the next one. `ConfigError` for a missing package, an unknown name or setting."""
+        """The problems of `seed`, or of the next one for training. Raises ConfigError for a missing package, an unknown name, a
+        setting."""
         seed = self.seed + (split == "train")
         dataset = _dataset(self.name, self._settings(seed))
         entries = [(i, dataset[i]) for i in range(self.count)]
@@ -135,12 +137,12 @@ class ReasoningGym(PromptedTask):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Where an answer is read."""
+        """The place of an answer."""
         return self.form.reading
 
     def verify_all(self, pairs: Sequence[tuple[GymProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` override the format's reading."""
-        extracted = [extract(completion, **(self.reading | options)) for _, completion in pairs]
+        extracted = [extract(completion, AnswerReading(**(self.reading | options))) for _, completion in pairs]
         items = [
             (answer.strip(), self.name, self._settings(problem.seed), problem.index)
             for (problem, _), (answer, _) in zip(pairs, extracted, strict=True)
@@ -151,7 +153,7 @@ class ReasoningGym(PromptedTask):
 
     @property
     def _verifier_version(self) -> str:
-        """The verifier's version, the release of the package that scores, where an answer is read, and the pool's limits."""
+        """The verifier's version, the release of the scoring package, the place of an answer, and the pool's limits."""
         pool = {"seconds": self.pool.seconds, "memory_mb": self.pool.memory_mb}
         return version_hash("reasoning_gym", reading=self.form.reading, library=version(), **pool)
 
@@ -167,10 +169,10 @@ def reasoning_gym(
     answer_in: AnswerIn | None = None,
     tag: str | None = None,
 ) -> ReasoningGym:
-    """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
+    """A generator of the package reasoning-gym by its name in that package; right if its scorer returns 1.
 
-    count, seed: how many problems, and of which seed. settings: what else the generator takes. answer_in, tag: where the answer is
-    read in place of the format's own.
+    count, seed: the number of problems, and their seed. settings: other settings of the generator. answer_in, tag: where the answer
+        is read, instead of the format's place.
     """
     return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
 

@@ -1,11 +1,11 @@
-"""What an advantage is, and shared helpers."""
+"""The base class of advantages, and shared helpers."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -19,16 +19,18 @@ Groups = Float[Tensor, "P G"]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class GroupSignals:
     """Signals of P groups of G completions that a part can read besides rewards; each (P, G), None unless requested by `needs`.
 
-    lengths            tokens of a completion, the end token included
-    policy, reference  log pi_old and log pi_ref of the whole completion, nats, float32
+    lengths            tokens of a completion, including the end token
+    policy, reference  log pi_old and log pi_ref of the completion (sum over its tokens), nats, float32
     answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`); 0: none
-    problems           int64: the problem of the group, the same number whenever it comes back
-    ref_right          log-probability of a right completion of the problem under the reference, exact, nats
-    rows               int64: number of the completion within the step, by which a part draws; always there in training
-    verdicts           the rewards before an extra changed them; None where no extra reads groups
+    problems           int64: the problem of the group, the same number each time the problem is asked
+    ref_right          log-probability of a correct completion of the problem under the reference, exact, nats
+    base_counts        int64, (P, G, 2): stored samples of the base model for the problem: the correct ones, and all
+    rows               int64: number of the completion within the step, the address of a part's random numbers; always set in
+                       training
+    verdicts           the rewards before an extra changed them; None if no extra reads groups
     """
 
     lengths: Int[Tensor, "P G"]
@@ -39,9 +41,10 @@ class Seen:
     ref_right: Groups | None = None
     rows: Int[Tensor, "P G"] | None = None
     verdicts: Groups | None = None
+    base_counts: Int[Tensor, "P G 2"] | None = None
 
     def require(self, name: str, who: str) -> Tensor:
-        """The field called `name`; DataError that names the part, if the field was not computed."""
+        """Return the field called `name`; raise DataError that names the part `who` if the field was not computed."""
         value = getattr(self, name)
         if value is None:
             raise DataError(
@@ -50,119 +53,132 @@ class Seen:
         return value  # type: ignore[no-any-return]
 
 
-DeadValue = float | Literal["compared", "refused"]
+ZeroVarianceValue = float | Literal["compared", "refused"]
 
 
 @dataclass(frozen=True)
-class Dead:
-    """What each completion of a group earns that has nothing to compare: all rewards 1, all 0, or none 1 though they may differ.
+class ZeroVariance:
+    """Advantages in a zero-variance group: all correct, all wrong, or none correct (the rewards may then differ).
 
-    A number; "compared" where it is no constant, because the part tells such completions apart by what else it sees or by the
-    other groups; "refused" where it reads labels and these are none.
+    Each is a number; or "compared" if it is not constant, because the part distinguishes such completions by other signals or by
+    other groups; or "refused" if the part reads labels and these rewards are not labels.
     """
 
-    all_right: DeadValue = 0.0
-    all_wrong: DeadValue = 0.0
-    none_right: DeadValue = "compared"
+    all_right: ZeroVarianceValue = 0.0
+    all_wrong: ZeroVarianceValue = 0.0
+    none_right: ZeroVarianceValue = "compared"
 
     def __str__(self) -> str:
         cases = ((name.replace("_", " "), getattr(self, name)) for name in ("all_right", "all_wrong", "none_right"))
         return ", ".join(f"{name}: {value if isinstance(value, str) else f'{value:g}'}" for name, value in cases)
 
 
-def silent_of_labels(part: Any, size: int) -> Dead:
-    """`dead` of a part that reads 0 and 1 only: 0 wherever all are equal."""
-    return Dead(none_right="refused")
+def silent_of_labels(part: Any, size: int) -> ZeroVariance:
+    """Return `dead` of a part that reads only rewards 0 and 1: 0 if all rewards are equal."""
+    return ZeroVariance(none_right="refused")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advantage(Part):
-    """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
+    """Map from the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 
-    A subclass is a frozen dataclass, whose fields are what a recipe may set, with `equation` and `__call__`. All other members have
-    a default; one that is no method may be a class attribute, a field or a property. ConfigError for a misspelled member.
+    A subclass is a frozen dataclass with `equation` and `__call__`; its fields are what a recipe may set. All other members have a
+    default and may be overridden by a class attribute, a field or a property (methods by a method). A misspelled member raises
+    ConfigError.
     """
 
-    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+    @property
+    def ascends(self) -> str:
+        """Quantity that the expected gradient of the reward term ascends at on-policy samples; "" = not known."""
+        return ""
 
-        @property
-        def ascends(self) -> str:
-            """What the expected gradient of the reward term ascends at on-policy samples; "" = not known."""
+    @property
+    def prefers(self) -> str:
+        """Kind of correct answers of a prompt that it prefers; "" = none."""
+        return ""
 
-        @property
-        def prefers(self) -> str:
-            """Which right answers of a prompt it prefers; "" = none."""
+    @property
+    def against_kl(self) -> str:
+        """Note on how its scale compares with the KL term (the meaning of beta); "" = none."""
+        return ""
 
-        @property
-        def against_kl(self) -> str:
-            """A note on what beta weighs against it; "" = none."""
+    @property
+    def needs(self) -> frozenset[str] | None:
+        """Optional signals that it reads: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems", "base_counts".
 
-        @property
-        def needs(self) -> frozenset[str] | None:
-            """The optional signals that it reads: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems".
+        If this is a set, even an empty one, the call gets a `GroupSignals` after the rewards; None by default.
+        """
+        return None
 
-            Where it is a set, the empty one included, the call gets a `Seen` after the rewards; None by default."""
+    @property
+    def couples_prompts(self) -> bool:
+        """True if the advantages of a prompt depend on the rewards of the other prompts of the step.
 
-        @property
-        def couples_prompts(self) -> bool:
-            """Whether the advantages of a prompt depend on the rewards of the other prompts of the step.
+        The advantages must then be computed before a batch is split.
+        """
+        return False
 
-            A batch must not be cut before they are computed then."""
+    @property
+    def takes_group_mean(self) -> bool:
+        """True if the baseline of a completion includes its own reward."""
+        return False
 
-        @property
-        def takes_group_mean(self) -> bool:
-            """Whether the baseline of a completion holds its own reward."""
+    @property
+    def gives_labels(self) -> bool:
+        """True if A is 1 for a correct completion and 0 for a wrong one."""
+        return False
 
-        @property
-        def gives_labels(self) -> bool:
-            """Whether A is 1 for a right and 0 for a wrong completion."""
+    @property
+    def least_group(self) -> int:
+        """Smallest group size for which it is defined; 2 by default."""
+        return 2
 
-        @property
-        def least_group(self) -> int:
-            """The smallest group that it is defined for; 2 by default."""
+    @property
+    def counts(self) -> str | None:
+        """Unit, "rows" or "tokens", of which A's divisor counts only the kept ones; the reduction must count it too. None = no."""
+        return None
 
-        @property
-        def counts(self) -> str | None:
-            """ "rows" or "tokens", where A divides by how many of them it keeps, which the reduction has to count too."""
+    @property
+    def random(self) -> bool:
+        """True if it uses random numbers: the call then gets the step and the run's `Key` as last arguments.
 
-        @property
-        def random(self) -> bool:
-            """Whether it draws: the call gets the step and the run's `Key` after all else. One that draws has `expected`."""
+        Requires `expected`.
+        """
+        return False
 
-        @property
-        def evens(self) -> bool:
-            """Whether it takes away what extras and reward source prefer."""
-
-    else:  # plain values: a field of a dataclass without a default would take a property for its default
-        ascends = prefers = against_kl = ""
-        couples_prompts = takes_group_mean = gives_labels = random = evens = False
-        needs = counts = None
-        least_group = 2
+    @property
+    def evens(self) -> bool:
+        """True if it removes the preferences of extras and of the reward source."""
+        return False
 
     @abstractmethod
     def __call__(self, rewards: Groups, *more: Any, **state: Any) -> Any:
-        """Advantages (P, G) of rewards (P, G).
+        """Return the advantages (P, G) of rewards (P, G).
 
-        more: a `Seen` where `needs` is a set, then the step and the run's `Key` where `random`. state: of one with `start`, whose
-        call returns the advantages and the new state.
+        Args:
+            rewards: (P, G).
+            *more: a `GroupSignals` if `needs` is a set, then the step and the run's `Key` if `random`.
+            **state: the running state, if the advantage has `start`; the call then returns the advantages and the new state.
         """
 
     def start(self) -> dict[str, Tensor]:
-        """The running state before the first step (core/state.py); {} = none. What a group earns may depend on the state and on the
-        group alone, so that no batch has to be whole."""
+        """Return the running state before the first step (core/state.py); {} = none.
+
+        The advantages of a group may depend only on the state and on that group, so that a batch may be split.
+        """
         return {}
 
     def at(self, step: int, total_steps: int) -> Self:
-        """The advantage of a step, which is the one that is called; to be overridden where it changes over training."""
+        """Return the advantage to call at a step; override it if the advantage changes over training."""
         return self
 
     def expected(self, rewards: Groups, *more: Any) -> Groups:
-        """The mean over the draws of a random advantage, for exact sums. ConfigError where that is not declared."""
+        """Return the mean of a random advantage over its random numbers, for exact sums. Raise ConfigError if it is not defined."""
         raise ConfigError(f"{type(self).__name__} draws at random but has no `expected` (its mean, for exact sums); define it.")
 
-    def dead(self, size: int) -> Dead:
-        """What groups of `size` earn that have nothing to compare; by default 0 wherever all rewards of the group are equal."""
-        return Dead()
+    def dead(self, size: int) -> ZeroVariance:
+        """Return the advantages in zero-variance groups of `size` completions; 0 by default."""
+        return ZeroVariance()
 
 
 ADVANTAGES: Registry[type] = Registry(
@@ -171,18 +187,18 @@ ADVANTAGES: Registry[type] = Registry(
 
 
 def sees(part: Advantage) -> bool:
-    """Whether an advantage is called with a `Seen`: its `needs` are a set, the empty one included."""
+    """Return True if an advantage is called with a `GroupSignals`, that is, if its `needs` are a set (even an empty one)."""
     return part.needs is not None
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:
-    """Rewards minus their group mean; exactly 0 in a group whose rewards are all equal."""
+    """Return rewards minus their group mean; exactly 0 in a group whose rewards are all equal."""
     values = checked(rewards, smallest_group, who)
     return torch.where(all_equal(values), 0.0, values - values.mean(dim=1, keepdim=True))
 
 
 def checked(rewards: Groups, smallest_group: int, who: str) -> Groups:
-    """Rewards as float32 without a gradient. DataError for a wrong shape or a group that is too small."""
+    """Return rewards as float32 without a gradient. Raise DataError for a wrong shape or a group that is too small."""
     if rewards.dim() != 2:
         raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; pass shape (prompts, completions per prompt).")
     if rewards.shape[1] < smallest_group:
@@ -191,26 +207,31 @@ def checked(rewards: Groups, smallest_group: int, who: str) -> Groups:
 
 
 def all_equal(values: Groups) -> Tensor:
-    """(P, 1) bool: the rewards of the group are all equal."""
+    """Return (P, 1) bool: True if the rewards of the group are all equal."""
     return values.amax(dim=1, keepdim=True) == values.amin(dim=1, keepdim=True)
 
 
 def leave_one_out(values: Groups) -> Groups:
-    """Values minus the mean of the others of their group."""
+    """Return values minus the mean of the other values of their group."""
     return (values - values.mean(dim=1, keepdim=True)) * (values.shape[1] / (values.shape[1] - 1))
 
 
 def mean_where(values: Groups, chosen: Groups) -> Groups:
-    """(P, 1) mean of the values where `chosen` is 1; 0 where it is nowhere."""
+    """Return the mean of the values at which `chosen` is 1, (P, 1); 0 if there are none."""
     return (values * chosen).sum(dim=1, keepdim=True) / chosen.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def require_binary(
     rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward", advice: str = ""
 ) -> None:
-    """DataError that names the first reward other than 0 and 1, and its place.
+    """Raise DataError that names the first reward other than 0 and 1, and its place.
 
-    advice: why they must be and the next step, where it is not that `who` counts right completions and `instead` does not."""
+    Args:
+        rewards: (P, G).
+        who: the part, as the message calls it.
+        instead: a part that accepts such rewards.
+        advice: the reason and the next step, if it is not that `who` counts correct completions and `instead` does not.
+    """
     advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the extra on rewards, or use {instead}"
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):
@@ -221,7 +242,7 @@ def require_binary(
 
 
 def log_choose(n: Tensor, k: int) -> Tensor:
-    """log of the binomial coefficient C(n, k), float64; -inf where k > n."""
+    """Return the log of the binomial coefficient C(n, k), float64; -inf if k > n."""
     n = n.double()
     known = torch.lgamma(n + 1) - math.lgamma(k + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
     return torch.where(n >= k, known, -math.inf)

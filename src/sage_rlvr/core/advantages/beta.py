@@ -25,10 +25,10 @@ class BetaNormalized(Advantage):
     the prompts of the step: of all Beta densities the one that minimizes E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p)^2], the
     variance of the gradient in the paper's model. 1/f_N is clamped to [0, 1e6]; a group with p = 0 or 1 gets exactly 0.
 
-    Where the batch is too small for that: with one prompt there is no variance and every weight is 1 (as the authors'
-    code does it); prompts of equal p would make the density a spike, so the variance is at least 1 / (P G^2), the
-    smallest one above 0 that P groups of G can show; a variance above m (1 - m) gives a, b < 0, hence weights of 1.
-    DataError for a reward other than 0 and 1. Compute it over the whole step: a part of it has other weights.
+    Small batches: with one prompt there is no variance and every weight is 1 (as in the authors' code). Prompts of equal p
+    would make the density a spike, so the variance is at least 1 / (P G^2), the smallest positive variance that P groups of
+    G completions can have. A variance above m (1 - m) gives a, b < 0, hence weights of 1. A reward other than 0 and 1 raises
+    DataError. Compute it over all prompts of the step: a part of them has other weights.
     """
 
     equation: ClassVar[str] = "(r - p) / f_N(p)"
@@ -52,7 +52,7 @@ class BetaNormalized(Advantage):
         return values * self.weights(rewards)[:, None]
 
     def weights(self, rewards: Groups) -> Float[Tensor, " P"]:
-        """1 / f_N(p) of each prompt, float32; 1 for p = 0 and p = 1, whose advantages are 0 whatever the weight."""
+        """Return 1 / f_N(p) of each prompt, float32; 1 for p = 0 and p = 1, whose advantages are 0 whatever the weight."""
         require_binary(rewards, "BetaNormalized")
         shares = rewards.detach().to(widest_float(rewards.device)).mean(dim=1)
         alpha, beta = beta_parameters(shares, rewards.shape[1])
@@ -63,9 +63,9 @@ class BetaNormalized(Advantage):
 
 
 def beta_parameters(shares: Float[Tensor, " P"], group_size: int) -> tuple[float, float]:
-    """(alpha, beta) of BNPO's f_N from the share of right completions of each prompt, each at least 1; (1, 1) is f_N = 1.
+    """Return (alpha, beta) of BNPO's f_N, each at least 1, from the fraction of correct completions of each prompt.
 
-    See `BetaNormalized` for the formula and for what happens in small batches.
+    (1, 1) is f_N = 1. See `BetaNormalized` for the formula and for small batches.
     """
     prompts = shares.numel()
     mean = float(shares.mean())

@@ -1,4 +1,4 @@
-"""The control for advantages that reward right answers of a prompt differently: the same advantages, permuted among them."""
+"""The control for advantages that treat correct answers of a prompt differently: the same advantages, permuted among them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
-    Dead,
     Groups,
-    Seen,
+    GroupSignals,
+    ZeroVariance,
     checked,
     mean_where,
     require_binary,
@@ -27,19 +27,20 @@ from sage_rlvr.errors import ConfigError
 @ADVANTAGES.register
 @dataclass(frozen=True)
 class PlaceboRight(Advantage):
-    """The advantages of `advantage`, permuted among the right completions of each group: the control for which of them earns more.
+    """The advantages of `advantage`, permuted among the correct completions of each group: the control for which of them gets more.
 
-    Each group keeps what its right completions earn, as a multiset, so its sum and its scale; its wrong ones keep theirs. So f'(P),
-    how much a prompt counts, is the method's own. Which right completion gets which is drawn at each step, uniformly, by key, step
-    and row numbers: a resumed run draws the same, and the order of rows does not matter. Given its group, each right completion
-    earns the mean of the right ones on average.
+    Each group keeps the multiset of advantages of its correct completions, so also their sum and scale; wrong completions keep
+    theirs. So f'(P), how much a prompt counts, does not change. The permutation is uniform at each step, a function of key, step
+    and row numbers: a resumed run permutes in the same way, and the order of rows does not matter. In expectation each correct
+    completion of a group gets the mean advantage of the correct ones.
 
-    What is left of a preference: a group still counts by the right answers that it holds. A rare one raises the sum of its group,
-    of which each of c right completions gets 1/c on average, all of it where c = 1. So where P(right) G is 1 or less, the placebo
-    is nearly the method; it is the method itself where all right completions are rewarded alike (GRPO, RLOO, MaxRL).
+    A preference does not vanish completely: a group still counts according to the correct answers in it. A rare answer raises the
+    sum of its group, and each of the c correct completions gets 1/c of that in expectation, all of it if c = 1. So if P(right) G is
+    1 or less, the placebo is nearly the method; it is exactly the method if all correct completions get the same (GRPO, RLOO,
+    MaxRL).
 
-    Right is what the verifier says, before an extra changes it, whose preference is permuted away too. DataError if the verifier
-    says neither 0 nor 1.
+    Correct means the verifier's verdict before an extra changes the reward; the extra's preference is permuted away too. Verdicts
+    other than 0 and 1 raise DataError.
 
     advantage: the advantage to permute; must have no running state.
     """
@@ -66,12 +67,12 @@ class PlaceboRight(Advantage):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Those of the permuted advantage; an empty set too, as the row numbers are read."""
+        """Signals of the permuted advantage; an empty set at least, because row numbers are read."""
         return self.advantage.needs or frozenset()
 
     @property
     def least_group(self) -> int:
-        """That of the permuted advantage, as are the next five."""
+        """Smallest group of the permuted advantage; the next five members are the permuted advantage's as well."""
         return self.advantage.least_group
 
     @property
@@ -104,15 +105,15 @@ class PlaceboRight(Advantage):
         return f"that of ({own}) with each right completion given the mean over those of its group" if own else ""
 
     def at(self, step: int, total_steps: int) -> PlaceboRight:
-        """With the permuted advantage as it is at a step."""
+        """Return the placebo of the permuted advantage at a step."""
         own = self.advantage.at(step, total_steps)
         return self if own is self.advantage else replace(self, advantage=own)
 
-    def dead(self, size: int) -> Dead:
-        """What the permuted advantage pays: where all are right or all wrong, a permutation takes nothing away."""
+    def dead(self, size: int) -> ZeroVariance:
+        """Return `dead` of the permuted advantage: a permutation changes nothing if all are correct or all wrong."""
         return replace(self.advantage.dead(size), none_right="refused")
 
-    def __call__(self, rewards: Groups, seen: Seen, step: int, key: Key) -> Groups:
+    def __call__(self, rewards: Groups, seen: GroupSignals, step: int, key: Key) -> Groups:
         advantages, right = self._advantages_and_right(rewards, seen)
         rows = seen.require("rows", "PlaceboRight")
         words = key.bits(step, "placebo_right/order", rows.reshape(-1), 0).reshape(rows.shape)
@@ -120,13 +121,13 @@ class PlaceboRight(Advantage):
         given, taken = chosen_first(right, rows), chosen_first(right, words)
         return torch.where(right, advantages.scatter(1, taken, advantages.gather(1, given)), advantages)
 
-    def expected(self, rewards: Groups, seen: Seen) -> Groups:
-        """The mean over the draws: each right completion earns the mean of the group's right ones."""
+    def expected(self, rewards: Groups, seen: GroupSignals) -> Groups:
+        """Return the mean over the permutations: each correct completion gets the mean of the group's correct ones."""
         advantages, right = self._advantages_and_right(rewards, seen)
         return torch.where(right, mean_where(advantages, right.float()), advantages)
 
-    def _advantages_and_right(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
-        """(P, G) what the permuted advantage pays, and which completions are right."""
+    def _advantages_and_right(self, rewards: Groups, seen: GroupSignals) -> tuple[Groups, Tensor]:
+        """Return the advantages to permute and which completions are correct, both (P, G)."""
         labels = checked(rewards if seen.verdicts is None else seen.verdicts, 2, "PlaceboRight")
         require_binary(
             labels, "PlaceboRight",

@@ -17,10 +17,10 @@ class PowerNormalized(Advantage):
 
     For rewards 0 and 1 and q = 1 the expected gradient is exactly ((1 - (1 - P)^(G-1)) / P) grad P, the gradient of
     log P(right) truncated at order G - 1: -sum_{k<G} (1 - P)^k / k. (The paper's order G belongs to the form without a
-    baseline.) In between it tends to P^-q grad P, Tsallis' logarithm (P^(1-q) - 1)/(1 - q), as G grows.
+    baseline.) For 0 < q < 1 it tends to P^-q grad P, Tsallis' logarithm (P^(1-q) - 1)/(1 - q), as G grows.
 
-    The scale is held at 1/G at least, which the mean of a mixed group of 0 and 1 never goes below. DataError for a
-    negative reward. Against a KL the force is up to 1/P that of RLOO: match arms on raw KL, never on beta.
+    The mean is clamped to 1/G from below, which matters only for rewards other than 0 and 1. A negative reward raises
+    DataError. Against a KL the force is up to 1/P that of RLOO: match arms on raw KL, never on beta.
     """
 
     q: float = 1.0
@@ -31,7 +31,7 @@ class PowerNormalized(Advantage):
 
     @property
     def takes_group_mean(self) -> bool:
-        """Not at q = 1: the own reward in the mean cuts the series of log P short there and scales nothing."""
+        """False at q = 1: there the completion's own reward in the mean truncates the series of log P and scales nothing."""
         return self.q != 1
 
     @property

@@ -1,17 +1,16 @@
-"""The kind of extra that rewards completions in place of the verifier, from what the policy makes of a reference answer."""
+"""The kind of extra that rewards completions instead of the verifier, by the policy's probability of a reference answer."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.extras.base import Extra, MethodParts, the_one
-from sage_rlvr.core.extras.replay.base import Buffer
 from sage_rlvr.errors import DataError
 
 Baseline = Literal["initial", "current", "none"]
@@ -19,12 +18,12 @@ Baseline = Literal["initial", "current", "none"]
 
 @dataclass(frozen=True, eq=False)
 class Substituted:
-    """B completions with the reference answer in place of their own, scored token by token; nats, no gradient.
+    """B completions with the reference answer instead of their own, scored token by token; nats, no gradient.
 
-    logps, mask    (B, M) log-probs of the reference's tokens behind the completion's text before its answer
-    before         (B, M) of the same tokens behind the prompt only, under the same mask; None if nothing is subtracted
-    formed         (B,) false for a completion without an answer to replace (cut off, ill-formed): its row of mask is empty
-    repeated       (B,) how often the completion's most frequent n-gram of tokens stands in it
+    logps, mask    (B, M) log-probs of the reference's tokens, placed after the completion's text before its answer
+    before         (B, M) the same tokens placed directly after the prompt, under the same mask; None if nothing is subtracted
+    formed         (B,) false for a completion without an answer to replace (truncated, malformed): its row of mask is empty
+    repeated       (B,) count of the completion's most frequent n-gram of tokens
     """
 
     logps: Float[Tensor, "B M"]
@@ -44,46 +43,42 @@ class Substituted:
 
 @dataclass(frozen=True, eq=False)
 class SourceRewards:
-    """rewards (B,) float32, what a completion earns; support (B,) float32, the part of it that a filter by spread looks at."""
+    """Rewards (B,) float32 of completions, and their support (B,) float32: the part that a filter by spread looks at."""
 
     rewards: Float[Tensor, " B"]
     support: Float[Tensor, " B"]
 
 
 class RewardSource(Extra):
-    """An extra that rewards completions in place of the verifier, which then only gives metrics; a method has at most one.
+    """An extra that rewards completions instead of the verifier, which then only gives metrics; a method has at most one.
 
-    A subclass is a frozen dataclass with `equation`, r as one line, and `rewards_of`. `ascends`: what the reward term does in
-    expectation.
+    A subclass is a frozen dataclass with `equation`, r as one line, and `rewards_of`. `ascends` describes the effect of the reward
+    term in expectation.
     """
 
-    is_kind: ClassVar[bool] = True
+    kind_name: ClassVar[str] = "reward_source"
 
-    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+    @property
+    def baseline(self) -> Baseline:
+        """Weights under which `Substituted.before` is scored; "none", the default, does not score it."""
+        return "none"
 
-        @property
-        def baseline(self) -> Baseline:
-            """Under which weights `Substituted.before` is scored; "none", the default: not at all."""
+    @property
+    def given(self) -> float:
+        """Share of the reference's tokens, from the first, that are replaced by the completion's own; 0 by default."""
+        return 0.0
 
-        @property
-        def given(self) -> float:
-            """The share of the reference's tokens, from the first, in whose place the completion's own stand; 0 by default."""
-
-        @property
-        def ngram(self) -> int:
-            """Of how many tokens the n-grams of `Substituted.repeated` are; 10 by default."""
-
-    else:  # plain values: a field of a dataclass without a default would take a property for its default
-        baseline = "none"
-        given = 0.0
-        ngram = 10
+    @property
+    def ngram(self) -> int:
+        """Length in tokens of the n-grams of `Substituted.repeated`; 10 by default."""
+        return 10
 
     @abstractmethod
     def rewards_of(self, seen: Substituted) -> SourceRewards:
-        """What B completions earn, each by itself: frozen, without gradient."""
+        """Return the rewards of B completions, each computed by itself, without gradient."""
 
     def conflict(self, method: MethodParts) -> str:
-        if (buffer := the_one(method.extras, Buffer)) is not None:
+        if (buffer := the_one(method.extras, "buffer")) is not None:
             return (
                 f"replaces the verifier, but {type(buffer).__name__} stores right answers, which needs one: remove one of "
                 "the two."
@@ -100,24 +95,24 @@ class RewardSource(Extra):
 
 
 def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:
-    """How often the most frequent n-gram of counted tokens stands in each row; 0 where a row has fewer than n."""
+    """Return how often the most frequent n-gram of counted tokens occurs in each row; 0 if a row has fewer than n tokens."""
     rows = [row[kept].unfold(0, n, 1) if int(kept.sum()) >= n else None for row, kept in zip(tokens, mask, strict=True)]
     counts = [0 if grams is None else int(torch.unique(grams, dim=0, return_counts=True)[1].max()) for grams in rows]
     return torch.tensor(counts, device=tokens.device)
 
 
 def rank_metrics(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> dict[str, float]:
-    """How well rewards rank completions by their verdicts: P(reward of a right one > of a wrong one), ties one half.
+    """Return how well rewards rank completions by their verdicts: P(reward of a correct one > of a wrong one), ties one half.
 
-    `reward/auc` over all pairs of the step; `reward/auc_in_groups` over pairs of one group, all that advantages within groups
-    see. Each is left out where it has no pair.
+    `reward/auc` is over all pairs of the step; `reward/auc_in_groups` over pairs within a group, which is what group advantages
+    see. Each is omitted if it has no pair.
     """
     metrics = {"reward/auc": _auc(rewards.reshape(1, -1), right.reshape(1, -1)), "reward/auc_in_groups": _auc(rewards, right)}
     return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _auc(rewards: Float[Tensor, "P G"], right: Bool[Tensor, "P G"]) -> float | None:
-    """By midranks within rows (Mann and Whitney 1947)."""
+    """Return the AUC by midranks within rows (Mann and Whitney 1947); None without a pair."""
     values = rewards.detach().double()
     below, upto = (torch.searchsorted(values.sort(dim=1).values, values, side=side) for side in ("left", "right"))
     ranks = (below + upto + 1).double() / 2

@@ -1,4 +1,4 @@
-"""What a guide is, and the helpers of the built-in guides: band, mask, and statistics over counted tokens."""
+"""The base class of guides, and helpers of the built-in guides: band, mask, and statistics over counted tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,56 +29,55 @@ class Guide(Part):
     """A positive factor q_t on the reference probability of each sampled token, returned as log q.
 
     A subclass is a frozen dataclass with `needs`, `depends_on`, `equation` and `__call__` (or of `Banded`, with `raw_q`); the rest
-    has defaults. A member that is no method may be a class attribute, a field or a property. ConfigError for a misspelled one.
-    `a * b` is the guide whose q is the product of both.
+    has defaults. A member that is not a method may be a class attribute, a field or a property. A misspelled one raises
+    ConfigError. `a * b` is the guide whose q is the product of both.
     """
 
-    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+    @property
+    def name(self) -> str:
+        """Name in recipes and in the names of methods; by default the class name in lower case."""
+        return ""
 
-        @property
-        def name(self) -> str:
-            """What recipes and the names of methods call it, by default its class in lower case."""
+    @property
+    @abstractmethod
+    def needs(self) -> frozenset[str]:
+        """Names of the optional signals that q reads: keys of `core.signals.NEEDS`. Required."""
 
-        @property
-        def needs(self) -> frozenset[str]:
-            """Names of the optional signals that q reads: keys of `core.signals.NEEDS`. Required."""
+    @property
+    @abstractmethod
+    def depends_on(self) -> DependsOn:
+        """Kind of dependence of q, given the key: nothing, the state (prefix), the sampled token, or the batch. Required.
 
-        @property
-        def depends_on(self) -> DependsOn:
-            """What q depends on, given the key: nothing, the state (prefix), the sampled token, or the batch. Required.
+        "batch" means that q is the same for every possible next token of a state, apart from the other rows: a q of the sampled
+        token is "token", even if the guide ranks that token within the batch.
+        """
 
-            "batch" means that q is the same for every possible next token of a state, apart from the other rows: a q of the sampled
-            token is "token", even if the guide ranks that token within the batch."""
+    @property
+    def q_min(self) -> float:
+        """The lower edge of the band; 0 if there is none."""
+        return 0.0
 
-        @property
-        def q_min(self) -> float:
-            """The lower edge of the band; 0 where there is none."""
+    @property
+    def q_max(self) -> float:
+        """The upper edge of the band; inf if there is none."""
+        return math.inf
 
-        @property
-        def q_max(self) -> float:
-            """The upper edge of the band; inf where there is none."""
+    @property
+    def looks_ahead(self) -> bool:
+        """True if q_t depends on tokens of its row after t."""
+        return False
 
-        @property
-        def looks_ahead(self) -> bool:
-            """Whether q_t depends on tokens of its row after t."""
-
-        @property
-        def pays_nothing(self) -> bool:
-            """Whether the mean of log q over the guide's noise is 0 at every token."""
-
-    else:  # plain values: a field of a dataclass without a default would take a property for its default
-        needs: ClassVar[frozenset[str]]
-        depends_on: ClassVar[DependsOn]
-        name = ""
-        q_min, q_max = 0.0, math.inf
-        looks_ahead = pays_nothing = False
+    @property
+    def pays_nothing(self) -> bool:
+        """True if the mean of log q over the guide's noise is 0 at every token."""
+        return False
 
     @abstractmethod
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """log q, (B, T) float32, 0 off the mask, without gradient, the same for the same arguments."""
+        """Return log q, (B, T) float32, 0 off the mask, without gradient, the same for the same arguments."""
 
     def check_reach(self, logits: int) -> None:
-        """ConfigError where q is 1 everywhere for a policy with so many logits; to be overridden by a guide that can tell."""
+        """Raise ConfigError if q is 1 everywhere for a policy with that many logits; a guide that can decide this overrides it."""
 
     def __mul__(self, other: Guide) -> Guide:
         # by name: compose.py imports this module
@@ -89,7 +88,7 @@ class Guide(Part):
 
 
 def check_declared(who: str, guide: Any) -> None:
-    """ConfigError for a guide or guide class that lacks a member, or whose `depends_on` or `needs` is unknown.
+    """Raise ConfigError for a guide or guide class that lacks a member, or whose `depends_on` or `needs` is unknown.
 
     who: its name in error messages. For a class only plain attributes are checked; properties are checked on instances.
     """
@@ -146,12 +145,12 @@ class Banded(Guide):
             )
 
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """q before clamping, (B, T); values off the mask are ignored."""
+        """Return q before clamping, (B, T); values off the mask are ignored."""
         raise NotImplementedError(f"{type(self).__name__} must define raw_q")
 
     @torch.no_grad()
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """log q, (B, T) float32, nats; 0 where the mask is 0."""
+        """Return log q, (B, T) float32, nats; 0 off the mask."""
         raw = self.raw_q(signals, step, total_steps, key)
         if not isinstance(raw, Tensor):
             raise DataError(f"{type(self).__name__}.raw_q must return q as a tensor (B, T), got {type(raw).__name__} {raw!r:.80}")
@@ -161,12 +160,12 @@ class Banded(Guide):
 
 
 def band_of(guide: Guide) -> tuple[float, float]:
-    """(q_min, q_max) of a guide; (0, inf) if it declares no band."""
+    """Return (q_min, q_max) of a guide; (0, inf) if it declares no band."""
     return float(guide.q_min), float(guide.q_max)
 
 
 def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
-    """Where log q is at an edge of the guide's band (float32 tolerance), (B, T); always False for a band of one point.
+    """Return True at tokens with log q at an edge of the band (float32 tolerance), (B, T); always False for a band of one point.
 
     Not for products: `clamped` checks the factors of a product separately.
     """
@@ -179,7 +178,7 @@ def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
 
 
 def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
-    """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
+    """Return the quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
     ordered = torch.where(mask, values, math.inf).sort(dim=1).values  # inf: what is not counted comes last
     rank = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
     below = rank.floor().long()
@@ -188,6 +187,6 @@ def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B
 
 
 def require_source(guide: str, signal: str) -> None:
-    """ConfigError unless `signal` is "policy" or "reference", from which a guide can read its uncertainty."""
+    """Raise ConfigError unless `signal` is "policy" or "reference", from which a guide can read its uncertainty."""
     if signal not in ("policy", "reference"):
         raise ConfigError(f"{guide}: signal = {signal!r}; choose 'policy' (generated the data) or 'reference'.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ class Branch(Banded):
 
     name: ClassVar[str] = "branch"
     threshold: float | str = 1.2
+    _: KW_ONLY
     ratio: float = 0.3
     q_min: float = 0.6
     q_max: float = 1.4
@@ -53,7 +54,7 @@ class Branch(Banded):
         return share
 
     def check_reach(self, logits: int) -> None:
-        """ConfigError for a threshold above ln(logits), the largest entropy over that many logits."""
+        """Raise ConfigError for a threshold above ln(logits), the largest entropy over that many logits."""
         most = math.log(logits)
         if not isinstance(self.threshold, str) and self.threshold >= most:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -35,13 +35,13 @@ _SETS = {
 
 
 def factors(guide: Guide) -> tuple[Guide, ...]:
-    """The factors of a product without `Flat`; a guide that is not a product is its only factor."""
+    """Return the factors of a product without `Flat`; a guide that is not a product is its only factor."""
     parts = guide.guides if isinstance(guide, Compose) else (guide,)
     return tuple(part for part in parts if not isinstance(part, Flat))
 
 
 def is_flat(guide: Guide) -> bool:
-    """True for `Flat` and for products of nothing but `Flat`."""
+    """Return True for `Flat` and for products of `Flat` only."""
     return not factors(guide)
 
 
@@ -53,7 +53,7 @@ def check_reach(guide: Guide, logits: int) -> None:
 
 @torch.no_grad()
 def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key) -> Mask:
-    """Counted tokens where the q of some factor stands at an edge of that factor's own band, (B, T) bool.
+    """Return the counted tokens at which the q of some factor is at an edge of that factor's band, (B, T) bool.
 
     The product does not show this: two factors inside their bands can multiply to the edge of one band.
     """
@@ -65,9 +65,9 @@ def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Ke
 @GUIDES.register
 @dataclass(frozen=True)
 class Compose(Guide):
-    """q = product of the guides' q: the sum of their log q, each inside its own band.
+    """q = product of the guides' q: the sum of their log q, each inside its band.
 
-    Two guides of one kind draw independent noise. The empty product is `Flat`.
+    Two guides of one kind have independent noise. The empty product is `Flat`.
 
     guides: the factors of the product.
     """
@@ -113,7 +113,7 @@ class Compose(Guide):
         return sum((log_q for _, log_q in parts), torch.zeros_like(signals.old_logps))
 
     def each(self, signals: Signals, step: int, total_steps: int, key: Key) -> Iterator[tuple[Guide, PerToken]]:
-        """(guide, its log q) for each factor, with the noise that it has in the product."""
+        """Yield (guide, its log q) for each factor, with the noise that it has in the product."""
         seen: Counter[type] = Counter()
         for guide in self.guides:
             copy = seen[type(guide)]
@@ -128,22 +128,22 @@ class Placebo(Guide):
 
     The permutation is a function of the key, the step, the row ids and the positions, so that padding and the order of
     the rows do not matter. The effect that remains is due to strength or noise rather than to the positions. `within`
-    sets the tokens among which log q is permuted: those of the whole "batch", of rows of the same "length", or of the
-    same "row". A set of one row keeps that row's sum of log q. `centered` takes from log q its mean over that set.
+    sets the tokens among which log q is permuted: those of the full "batch", of rows of the same "length", or of the
+    same "row". A set of one row keeps that row's sum of log q. `centered` subtracts from log q its mean over that set.
 
-    In the loss the default is the control: E[q] is kept. In the reward log q is *paid*, and there the default is none: it
-    pays the batch's mean of log q for each token, which is a price on the length, and 1 / B of a row's own sum. With
-    `centered` the mean over the permutations of what any row is rewarded from any of its tokens on is 0, batch by batch, so
-    that the expected gradient is that of no guide, and noise is all that is left. within="length" by itself gives each length
-    what the guide pays it. within="row" by itself leaves each completion the sum that the guide gave it, which is all there
-    is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
+    In the loss the default is the control: E[q] does not change. In the reward, where log q is a reward, the default is no
+    control: each token gets the batch's mean of log q, which is a price on length, and 1 / B of its row's own sum. With
+    `centered` the mean over the permutations of a row's reward from any of its tokens on is 0, batch by batch, so
+    that the expected gradient is that of no guide, and only noise is added. within="length" without `centered` gives each length
+    the reward that the guide gives it. within="row" without `centered` gives each completion the guide's sum, which is the only
+    effect of a guide that rewards completions as a unit, such as `Rarity`; centered, that sum is 0 for every permutation.
 
     guide: the guide whose q is permuted.
     """
 
     name: ClassVar[str] = "placebo"
-    added: ClassVar[frozenset[str]] = frozenset({"within", "centered"})  # see strict.Decoder
     guide: Guide
+    _: KW_ONLY
     within: Within = "batch"
     centered: bool = False
 
@@ -154,7 +154,7 @@ class Placebo(Guide):
             raise ConfigError(f"Placebo: within = {self.within!r}; choose one of {', '.join(_SETS)}.")
 
     def check_reach(self, logits: int) -> None:
-        """That of the permuted guide's factors."""
+        """Check the factors of the permuted guide."""
         check_reach(self.guide, logits)
 
     @property
@@ -167,7 +167,7 @@ class Placebo(Guide):
 
     @property
     def pays_nothing(self) -> bool:
-        """Whether log q has mean 0 over its noise for every batch: in the reward it is then noise without a drift."""
+        """True if log q has mean 0 over its noise for every batch: in the reward it is then noise without a drift."""
         return self.centered
 
     @property
@@ -191,7 +191,7 @@ class Placebo(Guide):
 
     @torch.no_grad()
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """log q, (B, T) float32; the multiset of its counted values in each set is that of `guide`, less their mean."""
+        """Return log q, (B, T) float32: per set the multiset of counted values of `guide`, minus their mean if centered."""
         log_q = self.guide(signals, step, total_steps, key)
         places = _canonical_indices(signals)
         words = key.bits(step, "placebo/order", signals.row_ids, signals.positions).reshape(-1)[places]
@@ -204,14 +204,14 @@ class Placebo(Guide):
         return placed.reshape(log_q.shape)
 
     def _sets(self, signals: Signals) -> Int[Tensor, "B T"]:
-        """The number of the set in which each token changes places."""
+        """Return the number of the set within which each token is permuted."""
         lengths = signals.mask.sum(dim=1)
         number = {"batch": torch.zeros_like(lengths), "length": lengths, "row": signals.row_ids}[self.within]
         return number[:, None].expand(signals.mask.shape)
 
 
 def _less_its_mean(values: Float[Tensor, " N"], sets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """Each value less the mean over its set, `sets` being sorted; summed in float64 where there is one, in that order."""
+    """Return each value minus the mean over its set, `sets` being sorted; summed in that order, in float64 if the device has it."""
     starts = torch.ones_like(sets, dtype=torch.bool)
     starts[1:] = sets[1:] != sets[:-1]
     member = starts.cumsum(0) - 1
@@ -221,7 +221,7 @@ def _less_its_mean(values: Float[Tensor, " N"], sets: Int[Tensor, " N"]) -> Floa
 
 
 def _canonical_indices(signals: Signals) -> Int[Tensor, " N"]:
-    """Flat indices of the counted tokens, by row id and then by position: independent of padding and row order."""
+    """Return flat indices of the counted tokens, by row id and then by position: independent of padding and row order."""
     by_row = signals.row_ids.argsort()
     flat = torch.arange(signals.mask.numel(), device=signals.mask.device).reshape(signals.mask.shape)
     return flat[by_row][signals.mask[by_row]]

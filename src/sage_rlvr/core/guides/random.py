@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -28,6 +28,7 @@ class Random(Banded):
     needs: ClassVar[frozenset[str]] = frozenset()
     depends_on: ClassVar[DependsOn] = "nothing"
     eps: float | Schedule = PAPER_EPS
+    _: KW_ONLY
     sigma: float | Schedule = PAPER_SIGMA
     q_min: float = 0.6
     q_max: float = 1.4

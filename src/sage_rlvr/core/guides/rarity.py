@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -20,11 +20,12 @@ class Rarity(Banded):
     """q_t = exp(power * min(s_t, cap - S_{<t})_+) * pi_ref(y_t)**reference_power, s_t = -log pi(y_t), S_{<t} its sum before t.
 
     Before the band the product over a completion is q(y) = min(1 / pi(y), e^cap)**power: every completion likelier than
-    e^-cap is raised by its rarity, all rarer ones alike. With cap = log(1 / eps) the lift ends where the support of
-    Definition 4.1 does (arXiv 2605.18864); the default is eps = 1/256. Without the cap the rarest would be raised most, which
-    is tempering, and most of what is rarest is wrong. The default band is 256**0.5 and binds nowhere at power 0.5: surprisal
-    sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
-    what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, lab/pages/concepts/guides.md.
+    e^-cap is raised by its rarity, all rarer ones alike. With cap = log(1 / eps) the lift ends at the support of
+    Definition 4.1 (arXiv 2605.18864); the default is eps = 1/256. Without the cap the rarest would be raised most, which
+    is tempering, and most of what is rarest is wrong. The default band is 256**0.5 and never binds at power 0.5: surprisal
+    is concentrated in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 also sharpens the reference, so
+    that completions are preferred that are rare for the policy and plausible to the reference. Chosen on the exact world,
+    lab/pages/concepts/guides.md.
 
     power: exponent of the surprisal in q; 0 is no guide. cap: maximum surprisal of a completion in nats.
     reference_power: exponent of pi_ref(y_t) in q.
@@ -33,6 +34,7 @@ class Rarity(Banded):
     name: ClassVar[str] = "rarity"
     depends_on: ClassVar[DependsOn] = "token"
     power: float = 0.5
+    _: KW_ONLY
     cap: float = math.log(256)
     q_min: float = 0.0625
     q_max: float = 16.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -19,13 +19,13 @@ PAPER_ALPHA, PAPER_SIGMA = CosineCycles(0.3, 0.1), CosineCycles(0.25, 0.1)
 
 
 def minmax_weights(surprisals: PerToken, mask: Mask, low: float = 0.05, high: float = 0.95) -> PerToken:
-    """Surprisals clamped to the row's `low`..`high` quantiles, then scaled to [0, 1]; all 0 when they are equal."""
+    """Return surprisals clamped to the row's `low`..`high` quantiles, then scaled to [0, 1]; all 0 if they are equal."""
     bottom, top = (row_quantile(surprisals, mask, share) for share in (low, high))
     return (surprisals.clamp(bottom, top) - bottom) / (top - bottom).clamp(min=1e-6)  # equal surprisals: 0, and not 0 / 0
 
 
 def rank_weights(surprisals: PerToken, mask: Mask) -> PerToken:
-    """Rank within the row scaled to [0, 1]; equal surprisals share their mean rank; a lone token gets 0."""
+    """Return the rank within the row scaled to [0, 1]; equal surprisals share their mean rank; a single token gets 0."""
     values = torch.where(mask, surprisals, math.inf)
     ordered = values.sort(dim=1).values
     below = torch.searchsorted(ordered, values, side="left")
@@ -34,7 +34,7 @@ def rank_weights(surprisals: PerToken, mask: Mask) -> PerToken:
 
 
 def zscore_weights(surprisals: PerToken, mask: Mask) -> PerToken:
-    """sigmoid((s - mean) / std) with the row's population std; 1/2 everywhere when all surprisals are equal."""
+    """Return sigmoid((s - mean) / std) with the row's population std; 1/2 everywhere if all surprisals are equal."""
     # float64, for the sum of a long row loses digits in float32; where first, for one NaN off the mask would make the mean NaN
     wide = torch.where(mask, surprisals, 0.0).to(widest_float(surprisals.device))
     count = mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -59,6 +59,7 @@ class Token(Banded):
     depends_on: ClassVar[DependsOn] = "token"
     looks_ahead: ClassVar[bool] = True
     alpha: float | Schedule = PAPER_ALPHA
+    _: KW_ONLY
     sigma: float | Schedule = PAPER_SIGMA
     norm: Norm = "minmax"
     q_min: float = 0.6
@@ -92,7 +93,7 @@ class Token(Banded):
         )
 
     def weights(self, signals: Signals) -> PerToken:
-        """w, (B, T) in [0, 1] at counted tokens."""
+        """Return w, (B, T) in [0, 1] at counted tokens."""
         logps = signals.require("ref_logps", "Token") if self.signal == "reference" else signals.old_logps
         if self.norm == "rank":
             return rank_weights(-logps, signals.mask)

@@ -16,11 +16,11 @@ from sage_rlvr.errors import ConfigError, DataError
 class DynamicSampling(RolloutPlan):
     """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
 
-    A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
-    refills an engine continues with the groups it has; 9 equals verl's 10 generations per step. A group that is all
-    right with different lengths is dropped too, although a price on length would have given it advantages.
+    A group is kept if its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
+    refills an engine continues with the groups it has; 9 equals verl's 10 generations per step. An all-correct group
+    with different lengths is dropped too, although a price on length would have given it advantages.
 
-    A prompt fills the batch in proportion to its chance k of being kept, and a kept group has 1/k of the expected force
+    A prompt fills the batch in proportion to its probability k of being kept, and a kept group has 1/k of the expected force
     of all its groups (a dropped one has advantages 0): the two cancel, so that against all groups the expected gradient
     of the reward is longer by the same 1 / mean k for every prompt, and that of a KL is weighted by k.
     """
@@ -43,7 +43,7 @@ class DynamicSampling(RolloutPlan):
         return f"keep groups with rewards that differ (0 < #right < G); {drawn}"
 
     def keeps(self, rewards: Float[Tensor, "P G"]) -> Bool[Tensor, " P"]:
-        """(P,) true where the rewards of a group are not all equal."""
+        """Return (P,) true if the rewards of a group are not all equal."""
         if rewards.dim() != 2:
             raise DataError(
                 f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; pass (prompts, completions per prompt)."

@@ -1,11 +1,11 @@
 """Rollout plans with a second stage: more completions for some prompts, depending on the rewards of the first stage.
 
     first stage    G completions of every prompt                           as without a plan
-    second stage   e_p = extra(rewards of the first stage)_p more of prompt p, 0 where the plan gives none
+    second stage   e_p = extra(rewards of the first stage)_p more of prompt p, 0 for prompts that get none
 
-An allocation is a pure function of the first stage's rewards. The engine draws (core/method.py says of which groups the
-advantages are then taken: `Baseline`). The size of a group depends on outcomes that its mean holds, which is no small matter:
-theory/averages.py has the expected force of each form, exactly.
+An allocation is a pure function of the first stage's rewards; the engine samples. `Baseline` selects the groups over which
+advantages are then computed. The size of a group depends on rewards that its mean includes, which changes the expected force:
+lab/theory/averages.py has it exactly for each form.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _NOTE = {
 
 
 def is_staged(plan: object) -> TypeGuard[Staged]:
-    """Whether a rollout plan has a second stage."""
+    """Return True if a rollout plan has a second stage."""
     return isinstance(plan, Staged)
 
 
 def is_guided(plan: object) -> TypeGuard[GuidedStages]:
-    """Whether a rollout plan draws its second stage under prompts with guidance."""
+    """Return True if a rollout plan samples its second stage under prompts with guidance."""
     return isinstance(plan, Staged) and plan.guided
 
 
 def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes]:
-    """The groups of a prompt whose advantages a step takes, of what its stages drew; `+` puts the two together."""
+    """Return the groups of a prompt whose advantages a step uses, from the completions of its two stages; `+` joins them."""
     return {"union": [first + second], "stages": [first, second], "second": [second]}[plan.baseline]
 
 
 class Stages(Staged):
-    """What plans with a second stage share. A group is kept where its rewards differ, as in the released code."""
+    """Base class of plans with a second stage. A group is kept if its rewards differ, as in the released code."""
 
     def __post_init__(self) -> None:
         who = type(self).__name__
@@ -82,16 +82,15 @@ class Stages(Staged):
 
     @property
     def note(self) -> str:
-        """What the expected gradient is, for `describe`."""
+        """Note on the expected gradient, for `describe`."""
         return _NOTE[self.baseline]
 
     def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]:
-        """(P,) true where the rewards of a group are not all equal."""
+        """Return (P,) true if the rewards of a group are not all equal."""
         return _MIXED.keeps(rewards)
 
     def room(self, size: int) -> int:
-        """Completions that a second stage may have after a first one of `size`. ConfigError if that is above
-        `max_completions`."""
+        """Return the largest second stage after a first one of `size`. Raise ConfigError if `size` is above `max_completions`."""
         if size > self.max_completions:
             raise ConfigError(
                 f"{type(self).__name__}: max_completions = {self.max_completions} completions per prompt, but the "
@@ -100,7 +99,8 @@ class Stages(Staged):
         return self.max_completions - size
 
     def in_stages(self, extra: Int[Tensor, " P"], room: int) -> Int[Tensor, " P"]:
-        """A second stage with a baseline of its own has two completions at least: 1 becomes 2, or 0 where there is no room."""
+        """Return second stages of two or more completions, as a baseline within the stage needs: 1 becomes 2, or 0 if 2 do not fit.
+        """
         return extra if self.baseline == "union" else torch.where(extra == 1, 2 if room > 1 else 0, extra)
 
 
@@ -109,10 +109,10 @@ FIRST_EXTRA_ROW = 1 << 40
 
 
 def rows_of_stages(groups: Int[Tensor, " g"], size: int, first: int) -> Int[Tensor, "g size"]:
-    """Numbers of the completions of groups with `first` in the first stage and the others in the second, (g, size).
+    """Return numbers of the completions of groups with `first` in the first stage and the rest in the second, (g, size).
 
     Member m < first of group n is row n * first + m of its step, as without stages. The j-th of a second stage is row
-    2**40 + n * 2**20 + j: neither the other prompts nor the plan's sizes move it, so that two plans share what both draw.
+    2**40 + n * 2**20 + j: neither the other prompts nor the plan's sizes change it, so that two plans share their common samples.
     """
     member = torch.arange(size, device=groups.device)[None]
     later = FIRST_EXTRA_ROW + groups[:, None] * ROWS_OF_A_PROMPT + member - first
@@ -122,11 +122,12 @@ def rows_of_stages(groups: Int[Tensor, " g"], size: int, first: int) -> Int[Tens
 @ROLLOUT_PLANS.register(name="guided")
 @dataclass(frozen=True)
 class GuidedStages(Stages):
-    """A second stage of `each` completions for prompts without a right one, drawn under a prompt with guidance in it.
+    """A second stage of `each` completions for prompts without a correct one, sampled under a prompt that includes guidance.
 
     The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is the hint of the recipe's
-    teacher for the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from
-    another law, each weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
+    teacher for the prompt's first completion; the completions are trained on under the prompt x without it. Because they are
+    sampled from another distribution, each has the weight w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi at sampling; clip =
+    null leaves w = 1.
 
     max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage,
     "union" over both. guided: false is the control with as many completions of the same prompts, sampled without
@@ -156,13 +157,19 @@ class GuidedStages(Stages):
             )
 
     @property
+    def weighs(self) -> bool:
+        """True if guided completions are weighted."""
+        return self.guided and self.clip is not None
+
+    @property
     def equation(self) -> str:
+        """Text of the second stage, the weights and the baseline."""
         how = (
             "drawn under x + g, g the teacher's guidance, trained under x"
             if self.guided
             else "drawn without guidance, a control"
         )
-        weight = f", times w = min(pi(y|x) / pi(y|x,g), {self.clip:g})" if self.guided and self.clip is not None else ""
+        weight = f", times w = min(pi(y|x) / pi(y|x,g), {self.clip:g}), of others 1" if self.weighs else ""
         return (
             f"{self.each} more completions where none of the first is right, G + e <= {self.max_completions}, {how}{weight}; "
             f"{SAID[self.baseline]}; groups with rewards that differ are kept"
@@ -170,7 +177,7 @@ class GuidedStages(Stages):
 
     @property
     def note(self) -> str:
-        """What the expected gradient is, for `describe`."""
+        """Note on the expected gradient, for `describe`."""
         if not self.guided:
             return super().note
         if self.clip is None:
@@ -182,15 +189,16 @@ class GuidedStages(Stages):
         return (
             f"where no w is cut at {self.clip:g}, a second stage with LeaveOneOut has size * grad E[r] of x for its expected "
             "force, exactly; a cut puts min(pi(y|x), clip pi(y|x,g)) in place of pi(y|x), so that completions which guidance "
-            f"makes less likely count too little, right and wrong ones alike (theory/guided.py){kept}"
+            f"makes less likely count too little, right and wrong ones alike{kept}"
         )
 
     def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
-        """Completions of the second stage, (P,): `each`, or what there is room for, where no reward is above 0."""
+        """Return completions of the second stage, (P,): `each`, or as many as there is room for, if no reward is above 0."""
         room = self.room(rewards.shape[1])
         counts = torch.where((rewards <= 0).all(dim=1), min(self.each, room), 0)
         return self.in_stages(counts, room)
 
     def weights(self, unguided: Float[Tensor, " B"], drawn: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """w of completions, from their log-probs under the prompt x and under the prompt that drew them, sums over own tokens."""
+        """Return w of completions from sums of log-probs over own tokens, under x and under the prompt that they were sampled from.
+        """
         return torch.ones_like(unguided) if self.clip is None else (unguided - drawn).exp().clamp(max=self.clip)

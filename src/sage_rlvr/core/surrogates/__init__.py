@@ -1,6 +1,7 @@
 """Surrogates: the policy-gradient term per token, (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics).
 
-Read base.py first (`Surrogate`), then clip.py (PPO and DAPO). `SURROGATES` has those of sage_rlvr.contrib.methods too, by name.
+Read base.py first (`Surrogate`), then clip.py (PPO and DAPO). The registry `SURROGATES` also contains the surrogates of
+sage_rlvr.contrib.methods.
 """
 
 from sage_rlvr.core.surrogates.base import LARGEST_LOG_RATIO, SURROGATES, Surrogate

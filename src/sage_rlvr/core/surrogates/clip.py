@@ -19,9 +19,9 @@ from sage_rlvr.errors import ConfigError
 class Clip(Surrogate):
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).
 
-    The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Log-ratios are
+    The gradient of a token is 0 if rho has left the interval in the direction that A pushes it. Log-ratios are
     clamped to +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
-    moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_frac` (of the first
+    moved; a clamped token has no gradient. Statistics over counted tokens: `surrogate/clipped_frac` (of the first
     case), `surrogate/clamped_frac` (of the second) and `surrogate/ratio_mean`.
 
     `dual` = c > 1 is the dual clip (arXiv 1912.09729): for A < 0 the loss of a token is at most -c A, so one that

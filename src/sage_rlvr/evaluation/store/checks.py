@@ -1,25 +1,34 @@
-"""Checks of samples before they are committed: each can be used, and together they are whole chunks."""
+"""Checks of samples before they are committed: each is valid, and together they are complete chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError, short
 from sage_rlvr.evaluation.store.sample import FINISHES, LABELS, TOKEN_LEVEL, Chunk, Sample, is_integer, policy_turns
 
+_TEXTS = ("text", "reason", "prompt_hash", "answer")
+_REAL = (int, float, np.integer, np.floating, type(None))
+
 
 def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[Sample], list[Chunk]]:
-    """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
+    """The samples by (problem, sample), and the complete chunks that they form. Raises DataError that names the first invalid
+    sample."""
     for sample in samples:
-        if reason := next(_reasons(sample, turns), None):
+        if reason := _reason(sample, turns):
             raise DataError(f"problem {sample.problem!r}, sample {sample.sample!r}: {reason}")
     rows = sorted(samples, key=lambda sample: (sample.problem, sample.sample))
-    _check_seeds(rows)
+    owners: dict[int | None, Sample] = {}
+    for row in rows:
+        owner = owners.setdefault(row.seed, row)
+        if row.seed is not None and (owner.problem, owner.sample) != (row.problem, row.sample):
+            raise DataError(
+                f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {owner.problem!r}, "
+                f"sample {owner.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
+            )
     chunks = []
     for problem, group in groupby(rows, key=lambda row: row.problem):
         numbers = [int(row.sample) for row in group]
@@ -27,22 +36,8 @@ def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[
     return rows, chunks
 
 
-def _check_seeds(rows: Sequence[Sample]) -> None:
-    """DataError where two samples have one seed."""
-    owners: dict[int, Sample] = {}
-    for row in rows:
-        if row.seed is None:
-            continue
-        owner = owners.setdefault(row.seed, row)
-        if (owner.problem, owner.sample) != (row.problem, row.sample):
-            raise DataError(
-                f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {owner.problem!r}, "
-                f"sample {owner.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
-            )
-
-
 def _firsts(problem: str, numbers: list[int], size: int) -> list[int]:
-    """The first sample of each chunk. DataError where the numbers are not those of whole chunks."""
+    """The first sample of each chunk. Raises DataError if the numbers are not those of complete chunks."""
     firsts = sorted({number - number % size for number in numbers})
     complete = [first + i for first in firsts for i in range(size)]
     if numbers != complete:
@@ -58,42 +53,34 @@ def _short(numbers: Sequence[int]) -> str:
     return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
-def _reasons(row: Sample, turns: int) -> Iterator[str]:
-    """Why a sample cannot be stored. turns: the most of an episode, 1 for completions."""
+def _reason(row: Sample, turns: int) -> str | None:
+    """Why a sample cannot be stored, None if it can. turns: the most turns of an episode, 1 for completions."""
     if not isinstance(row.problem, str) or not row.problem:
-        yield "the problem's id is a text that is not empty"
+        return "the problem's id is a text that is not empty"
     if not is_integer(row.sample, 2**31):
-        yield "samples are numbered from 0"
+        return "samples are numbered from 0"
     if row.verdict not in LABELS:
-        yield f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"
+        return f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"
     if row.finish not in FINISHES:
-        yield f'finish {row.finish!r}; it is "stop", "length" or None'
+        return f'finish {row.finish!r}; it is "stop", "length" or None'
     if row.seed is not None and not is_integer(row.seed, 2**63):
-        yield f"seed {row.seed!r} is not in [0, 2^63); take it from Identity.seed_of"
+        return f"seed {row.seed!r} is not in [0, 2^63); take it from Identity.seed_of"
     if not _fits_turns(row, turns):
-        yield f"turns do not fit a store of episodes of at most {turns} turns, or the sample's tokens"
+        return f"turns do not fit a store of episodes of at most {turns} turns, or the sample's tokens"
     ids = np.asarray([] if row.token_ids is None else row.token_ids)
-    if not _are_token_ids(ids):
-        yield f"token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}"
-    for name in ("text", "reason", "prompt_hash", "answer"):
-        value = getattr(row, name)
-        if not isinstance(value, str) and (name, value) != ("answer", None):
-            yield f"{name} = {short(value)}: must be a text"
-    if isinstance(row.latency_s, bool) or not isinstance(row.latency_s, (int, float, np.integer, np.floating, type(None))):
-        yield f"latency_s = {short(row.latency_s)}: must be a number of seconds, or None"
+    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 2**31)):
+        return f"token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}"
+    if odd := [name for name in _TEXTS if not isinstance(value := getattr(row, name), str) and (name, value) != ("answer", None)]:
+        return f"{odd[0]} = {short(getattr(row, odd[0]))}: must be a text"
+    if isinstance(row.latency_s, bool) or not isinstance(row.latency_s, _REAL):
+        return f"latency_s = {short(row.latency_s)}: must be a number of seconds, or None"
     for name in TOKEN_LEVEL:
-        if getattr(row, name) is not None:
-            values = np.asarray(getattr(row, name))
-            if row.token_ids is not None and values.shape != ids.shape:
-                yield f"{name} has the shape {values.shape}, its {ids.size} tokens need ({ids.size},)"
-            if values.dtype.kind not in "fiu":
-                yield f"{name} = {short(values.tolist())}: must be a list of numbers"
-
-
-def _are_token_ids(ids: NDArray[Any]) -> bool:
-    if ids.ndim != 1:
-        return False
-    return not ids.size or bool(ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < 2**31)
+        values = ids if getattr(row, name) is None else np.asarray(getattr(row, name))
+        if row.token_ids is not None and values.shape != ids.shape:
+            return f"{name} has the shape {values.shape}, its {ids.size} tokens need ({ids.size},)"
+        if values.dtype.kind not in "fiu":
+            return f"{name} = {short(values.tolist())}: must be a list of numbers"
+    return None
 
 
 def _fits_turns(row: Sample, turns: int) -> bool:
@@ -101,6 +88,5 @@ def _fits_turns(row: Sample, turns: int) -> bool:
     if row.turns is None or turns == 1:
         return row.turns is None and turns == 1
     tokens = sum(count for _, _, count in row.turns)
-    if row.token_ids is not None and tokens != len(np.asarray(row.token_ids)):
-        return False
-    return 1 <= len(policy_turns(row.turns)) <= turns
+    fits = row.token_ids is None or tokens == len(np.asarray(row.token_ids))
+    return fits and 1 <= len(policy_turns(row.turns)) <= turns

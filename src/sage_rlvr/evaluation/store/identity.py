@@ -1,4 +1,4 @@
-"""What every sample of a store shares: task, policy, prompt, decoding, verifier and base seed."""
+"""Identity of a sample store: task, policy, prompt, decoding, verifier and base seed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError, short
-from sage_rlvr.evaluation.store.sample import CHUNK, seed_of
+from sage_rlvr.evaluation.store.sample import CHUNK, seed_of, sha_63
 
 _NUMBERS: dict[str, tuple[Callable[[float], float], float | None, Callable[[float], bool]]] = {
-    # spelling, the value that means "off" (None: there is none, it must be given), range
+    # spelling, the value that means "off" (None: required), range
     "temperature": (float, None, lambda x: x >= 0),
     "top_p": (float, 1.0, lambda x: 0 < x <= 1),
-    "top_k": (lambda x: max(int(x), 0), 0, lambda x: True),  # vLLM says "off" as -1
+    "top_k": (lambda x: max(int(x), 0), 0, lambda x: True),  # vLLM writes "off" as -1
     "min_p": (float, 0.0, lambda x: 0 <= x < 1),
     "max_new_tokens": (int, None, lambda x: x >= 1),
 }
-LATER = {"together": 1, "guidance": "", "turns": 1}  # fields that stores of earlier versions lack, with their values there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +27,16 @@ class Identity:
 
     task, task_hash   the problems: their name and a hash of their contents
     model, revision   the policy: its name or path, and the revision or a hash of its weights
-    prompt, template_hash  name of the prompt format, and a hash of what renders it
+    prompt, template_hash  name of the prompt format, and a hash of its renderer
     decoding          preset (a name), temperature, top_p (1: off), top_k (0: off), min_p (0: off), max_new_tokens, and
-                      whatever else the sampler was given
+                      other arguments of the sampler
     verifier_hash     `Task.verifier_hash`: the verifier's version and its limits
     seed              the base seed of `seed_of`
-    versions          of the libraries; a difference is noted, in all other fields it is refused
+    versions          of the libraries; a difference is recorded, in all other fields it is an error
     chunk_size        samples per unit of work: by default 32, and 1 for greedy decoding (temperature 0), which has no second sample
     turns             the most turns of the policy in an episode; 1: a completion is one text
     guidance          of attempts after failed ones: the teacher and the digest of those attempts; "" of all others
-    together          problems that are drawn in one call, by their order in the task: the last bits of a sample depend on it
+    together          number of problems sampled in one call, by their order in the task: the last bits of a sample depend on it
     """
 
     task: str
@@ -84,24 +83,28 @@ class Identity:
 
     @property
     def truncated_sampling(self) -> bool:
-        """Whether top_p, top_k or min_p cut the sampler's distribution."""
+        """Whether top_p, top_k or min_p truncate the sampler's distribution."""
         return bool(self.decoding["top_p"] < 1 or self.decoding["top_k"] > 0 or self.decoding["min_p"] > 0)
 
     def seed_of(self, problem: str, sample: int) -> int:
-        """`seed_of` with this base seed and task; of second attempts another one, the same whoever guides them."""
+        """`seed_of` with this base seed and task; for second attempts another one, the same for every teacher."""
         return seed_of(self.seed, f"{self.task}, again" if self.guidance else self.task, problem, sample)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree of JSON values; a field of `LATER` only where it is not its default, as in stores of earlier versions."""
-        tree = dict(json.loads(json.dumps(asdict(self))))
-        defaults = [name for name, default in LATER.items() if tree[name] == default]
-        return {name: value for name, value in tree.items() if name not in defaults}
+        """Return a plain tree of JSON values."""
+        return dict(json.loads(json.dumps(asdict(self))))
+
+    @property
+    def key(self) -> str:
+        """A hash of the fields that all samples of a store share: every field but the versions and the verifier."""
+        tree = {name: value for name, value in self.tree().items() if name not in ("versions", "verifier_hash")}
+        return f"{sha_63(json.dumps(tree, sort_keys=True).encode()):016x}"
 
     @classmethod
     def of(cls, tree: Any, where: str = "the identity") -> Identity:
-        """Inverse of `tree`. DataError, beginning with `where`, when a field is missing, unknown or invalid."""
+        """Inverse of `tree`. Raises DataError, beginning with `where`, when a field is missing, unknown or invalid."""
         wanted = {f.name for f in fields(cls)}
-        if not isinstance(tree, dict) or set(tree) | set(LATER) != wanted:
+        if not isinstance(tree, dict) or set(tree) != wanted:
             raise DataError(f"{where}: {short(tree)} does not have the fields of an identity: {', '.join(sorted(wanted))}")
         try:
             return cls(**tree)
@@ -110,13 +113,13 @@ class Identity:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 1 on; True is none."""
+    """Whether it is an integer from 1 on; True is not."""
     return type(value) is int and value >= 1
 
 
 def requested(tree: Any, where: str) -> dict[str, int]:
-    """The requested size of an evaluation, problems and n, as `SampleStore.want` records it; {} without a record. DataError,
-    beginning with `where`, for any other tree."""
+    """The requested size of an evaluation, problems and n, as `SampleStore.want` records it; {} without a record. Raises
+    DataError, beginning with `where`, for any other tree."""
     known = isinstance(tree, dict) and set(tree) <= {"problems", "n"}
     if not known or not all(type(count) is int and 0 <= count < 2**63 for count in tree.values()):
         raise DataError(
@@ -126,7 +129,7 @@ def requested(tree: Any, where: str) -> dict[str, int]:
 
 
 def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Decoding settings with one spelling for each value, so that 1 and 1.0, or top_k -1 and 0, are no difference."""
+    """Decoding settings in canonical form, so that 1 and 1.0, or top_k -1 and 0, do not differ."""
     settings = dict(given)
     if not isinstance(settings.get("preset"), str):
         raise ConfigError("decoding.preset is missing: set the decoding settings, for example preset='paper'")

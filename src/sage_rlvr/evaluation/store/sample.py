@@ -1,4 +1,4 @@
-"""What a sample is, how its text is stored, and the seed that it is drawn with.
+"""Samples: their fields, the storage of their text, and their seed.
 
     seed(problem, sample) = the first 63 bits of SHA-256(["sage-rlvr", base seed, task, problem, sample] as ASCII JSON)
 
@@ -24,20 +24,29 @@ from sage_rlvr.tasks.base import NO_ANSWER, Response
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
 FINISHES = ("stop", "length", None)
-SCORED, GUIDED = "scored under", "guide"  # of a row's versions: what its base_logps and its q were made with
+SCORED, GUIDED = "scored under", "guide"  # in a row's versions: the models of its base_logps and its q
 _MARK, _SURROGATE = "\x00escaped:", re.compile("[\ud800-\udfff]")
 ESCAPED = ("problem", "text", "answer", "reason")
-POLICY = "policy"  # who says a turn of an episode, if not the environment
-TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats but for q
+POLICY = "policy"  # the speaker of a turn of an episode, if not the environment
+TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats except for q
+NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
+TURNS = "turns"  # JSON: [[who, text, tokens], ...]
+JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
+ASKED = ("prompt", "gold")  # columns of a table that belong to the problem
+COLUMNS = (
+    "problem", "sample", "seed", "prompt_hash", "text", "text_hash", "token_ids", *TOKEN_LEVEL,
+    "finish", "answer", "verdict", "reason", "verifier", "latency_s", "versions",
+)  # fmt: skip
+"""Columns of a table of completions; one of episodes also has `TURNS`."""
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# text that UTF-8 cannot hold
+# text that UTF-8 cannot encode
 
 
 def escape(text: str) -> str:
-    """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and spelled in ASCII, others stay."""
-    if text.startswith(_MARK) or _SURROGATE.search(text):
+    """Text as valid UTF-8, reversibly: a text with a lone surrogate is marked and written in ASCII; other text is unchanged."""
+    if text.startswith(_MARK) or (not text.isascii() and _SURROGATE.search(text)):
         return _MARK + text.encode("unicode_escape").decode("ascii")
     return text
 
@@ -56,7 +65,7 @@ def natural(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
 
 
 def prompt_hash(prompt: str) -> str:
-    """Hexadecimal SHA-256 of a rendered prompt, as lm-evaluation-harness has it in its samples files."""
+    """Hexadecimal SHA-256 of a rendered prompt, as in the sample files of lm-evaluation-harness."""
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -71,13 +80,13 @@ def sha_63(data: bytes) -> int:
 
 
 def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
-    """The seed of one sample, in [0, 2^63): a function of its address alone, the same for ever (golden test)."""
+    """The seed of one sample, in [0, 2^63): a function of its address only, never to change (golden test)."""
     return sha_63(json.dumps(["sage-rlvr", base_seed, task, problem, sample]).encode("ascii"))
 
 
 @dataclass(frozen=True, order=True)
 class Chunk:
-    """The unit of work: samples first, ..., first + size - 1 of one problem, committed whole or redone."""
+    """The unit of work: samples first, ..., first + size - 1 of one problem, committed as a unit or redone."""
 
     problem: str
     first: int
@@ -87,11 +96,6 @@ class Chunk:
     def samples(self) -> range:
         """The numbers of its samples within the problem."""
         return range(self.first, self.first + self.size)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """As it is stored."""
-        return escape(self.problem), self.first
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -103,17 +107,17 @@ class Sample:
     """One completion with its verdict.
 
     problem, sample    its address: the problem's id, and its number from 0
-    seed               what it was drawn with, `seed_of`; None where nobody knows (imported samples)
+    seed               its sampling seed, `seed_of`; None if unknown (imported samples)
     prompt_hash        `prompt_hash` of the rendered prompt
-    text               the completion, any text: lone surrogates and NULs too; one that was cut has no mark of it, see `judged_text`
-    token_ids          (T,) its tokens, end token included; None where nobody knows
+    text               the completion, any text: lone surrogates and NULs too; a truncated one has no mark, see `judged_text`
+    token_ids          (T,) its tokens, end token included; None if unknown
     rollout_logps      (T,) their log-probs under the sampler, nats; base_logps: under the base policy
-    entropies, q       (T,) of the sampler's distribution in nats, and of the guide; each None where not computed
-    finish             "stop", "length" (it met the limit), None where nobody knows
-    answer, verdict, reason  what was extracted, "right", "wrong" or "undecided", and why in a few stable words
-    latency_s          seconds it took, exempt from every equality; None where not measured
-    turns              of an episode: who ("policy" or "environment"), what, in how many of the tokens; text is then all of it, and
-                       what the environment said has the log-prob and entropy 0. None for a completion
+    entropies, q       (T,) of the sampler's distribution in nats, and of the guide; each None if not computed
+    finish             "stop", "length" (it met the limit), None if unknown
+    answer, verdict, reason  the extracted answer, "right", "wrong" or "undecided", and why in a few stable words
+    latency_s          seconds it took, exempt from every equality; None if not measured
+    turns              for an episode: (speaker, "policy" or "environment"; text; number of tokens) each; text is all of it, and
+                       tokens of the environment have log-prob and entropy 0. None for a completion
     """
 
     problem: str
@@ -135,7 +139,7 @@ class Sample:
 
     @property
     def response(self) -> Response:
-        """What the policy wrote: the text, or its turns."""
+        """The policy's part: the text, or its turns."""
         return self.text if self.turns is None else policy_turns(self.turns)
 
 
@@ -146,20 +150,19 @@ def policy_turns(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PromptAndGold:
-    """What every sample of a problem was drawn for. prompt: as it was rendered; gold: the answer in the task's row, None without
-    one."""
+    """The problem of a sample. prompt: as rendered; gold: the answer in the task's row, None without one."""
 
     prompt: str
     gold: str | None = None
 
 
 def unmarked(text: str, finish: str | None) -> str:
-    """A completion as it is stored and shown: without the mark of a cut one, and without the character in which it was cut."""
+    """A completion as it is stored and printed: without the mark of a truncated one, and without an incomplete last character."""
     return text.rstrip(NO_ANSWER) if finish == "length" else text
 
 
 def judged_text(text: str, finish: str | None) -> str:
-    """A stored completion as a verifier gets it: a cut one with the mark that no verifier accepts."""
+    """A stored completion as a verifier gets it: a truncated one with the mark that no verifier accepts."""
     return text + NO_ANSWER if finish == "length" and not text.endswith(NO_ANSWER) else text
 
 
@@ -170,16 +173,16 @@ def turns_unmarked(turns: Sequence[tuple[str, str, int]], finish: str | None) ->
 
 
 def own_of(turns: Sequence[tuple[str, str, int]]) -> NDArray[np.bool_]:
-    """(T,) which tokens of an episode the policy drew."""
+    """(T,) mask of the tokens of an episode that the policy sampled."""
     return np.repeat([who == POLICY for who, _, _ in turns], [tokens for _, _, tokens in turns])
 
 
 def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
-    """Turns as they are stored -> (who, text, tokens) of each."""
+    """Stored turns -> (speaker, text, tokens) of each."""
     turns = parse_json(text, "turns of a sample", None)
     return tuple((str(who), str(words), int(tokens)) for who, words, tokens in turns)
 
 
 def is_integer(value: Any, end: int) -> bool:
-    """Whether it is a whole number in [0, end); True and False are none."""
+    """Whether it is an integer in [0, end); True and False are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value < end)

@@ -1,10 +1,10 @@
-"""All completions of a prompt under a language model, with their probabilities, but for a remainder that is known.
+"""All completions of a prompt under a language model, with their probabilities, except for a remainder of known mass.
 
-The prefixes of completions form a tree. Every prefix whose probability is above a floor is expanded by the whole
-vocabulary, level after level; a completion ends with an end token, at the token limit, or, dropped, where its prefix has
-fallen to the floor. So the list is that of the model with one more rule for stopping: no completion is the beginning of
-another, their probabilities sum to 1, and what an expectation over the list can miss is what happens after a drop. Its
-mass is `remainder`.
+The prefixes of completions form a tree. Every prefix whose probability is above a floor is expanded by the full
+vocabulary, level after level; a completion ends with an end token, at the token limit, or is dropped once its prefix is
+at or below the floor. So the list is that of the model with one more rule for stopping: no completion is the beginning of
+another, their probabilities sum to 1, and an expectation over the list misses only what follows after a drop. The mass of
+the dropped completions is `remainder`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ MOST_STATES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Enumerated:
-    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only. `enumerate_completions` makes
-    it; exact evaluation and the theory read it.
+    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only.
 
-    tokens (B, T) long and mask (B, T) bool, the end token counted; states (B, T) long, the state in which each token is
-    chosen; probs (B,) float64, which sum to 1; finished (B,) bool, ended by an end token; dropped (B,) bool, cut off because
-    the prefix fell to the floor (the others that are not finished met the token limit). remainder: the probability of the
-    dropped ones together.
+    `enumerate_completions` makes it; exact evaluation and the theory read it.
+
+    tokens     (B, T) long
+    mask       (B, T) bool, the end token counted
+    states     (B, T) long, the state in which each token is chosen
+    probs      (B,) float64, which sum to 1
+    finished   (B,) bool, ended by an end token
+    dropped    (B,) bool, cut off because the prefix fell to the floor (the rest of the unfinished ones met the token limit)
+    remainder  the total probability of the dropped ones
     """
 
     prompt: tuple[int, ...]
@@ -49,29 +53,29 @@ class Enumerated:
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) tokens of each completion."""
+        """Number of tokens of each completion, (B,)."""
         return self.mask.sum(1)
 
     @property
     def last_states(self) -> Tensor:
-        """(B,) the state in which each completion's last token is chosen."""
+        """State in which each completion's last token is chosen, (B,)."""
         return self.states.gather(1, self.lengths[:, None] - 1).squeeze(1)
 
     @property
     def state_count(self) -> int:
-        """S."""
+        """Number of states S."""
         return int(self.states.max()) + 1
 
     def texts(self, tokens: Tokens) -> list[str]:
-        """The finished completions in their order, as text without the end token."""
+        """Return the finished completions in their order, as text without the end token."""
         rows = zip(self.tokens[self.finished].tolist(), self.lengths[self.finished].tolist(), strict=True)
         ended = [row[:n] for row, n in rows]
         return tokens.decode(ended, [True] * len(ended))
 
     def logits(self, model: PreTrainedModel) -> Tensor:
-        """(S, V) logits of the next token in every state, in the graph of `model` when gradients are on.
+        """Return (S, V) logits of the next token in every state, in the graph of `model` if gradients are on.
 
-        One forward pass over the longest prefixes; the shorter ones are read off on the way.
+        One forward pass over the longest prefixes also gives those of the shorter ones.
         """
         rows = self._longest()
         mask = self.mask[rows]
@@ -83,7 +87,7 @@ class Enumerated:
         return completion_logits(model, [self.prompt], self.tokens[rows], mask, owners, engine=False)[first]
 
     def _longest(self) -> Tensor:
-        """A row through each state that leads to no further one; together they pass through every state."""
+        """Return a row through each state without successors; together they pass through every state."""
         last, passed = self.last_states, torch.zeros(self.state_count, dtype=torch.bool, device=self.states.device)
         inner = self.mask.clone()
         inner.scatter_(1, self.lengths[:, None] - 1, False)
@@ -105,17 +109,17 @@ def enumerate_completions(
     floor: float = 1e-6,
     most_states: int = MOST_STATES,
 ) -> Enumerated:
-    """Every completion of `prompt_ids` whose proper prefixes are more probable than `floor`, at temperature 1.
+    """Return every completion of `prompt_ids` whose proper prefixes are more probable than `floor`, at temperature 1.
 
-    Raises DataError for an empty prompt, a limit below 1, a floor outside (0, 1), and where more than `most_states`
-    prefixes are above the floor (a cache for a whole level of them is held at once).
+    Raises DataError for an empty prompt, a limit below 1, a floor outside (0, 1), and if more than `most_states`
+    prefixes are above the floor (a cache for a complete level of them is held at once).
     """
     _check(prompt_ids, max_new_tokens, floor)
     model.eval()
     cache, device = DynamicCache(config=model.config), next(model.parameters()).device
 
     def next_laws(ids: Tensor, **where: Tensor) -> Tensor:
-        """Log-probs (n, V) float64 of the next token behind n rows; the cache follows the tree."""
+        """Return log-probs (n, V) float64 of the next token after n rows; the cache follows the tree."""
         logits = model(input_ids=ids, **cached(model, cache), use_cache=True, **where).logits
         return torch.log_softmax(logits[:, -1].double(), -1)
 
@@ -160,7 +164,7 @@ def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None
 
 
 def _joined(prompt: tuple[int, ...], parts: list[tuple[Tensor, ...]], pad_id: int) -> Enumerated:
-    """The leaves of all levels, each (rows, states, probs, finished, dropped), padded to the longest."""
+    """Return the leaves of all levels, each (rows, states, probs, finished, dropped), padded to the longest."""
     rows, states, probs, finished, dropped = zip(*parts, strict=True)
     lengths = torch.cat([torch.full((len(part),), part.shape[1], device=part.device) for part in rows])
     mask = torch.arange(int(lengths.max()), device=lengths.device)[None, :] < lengths[:, None]
@@ -181,7 +185,7 @@ def enumerate_to(
     remainder: float = 1e-3,
     most_states: int = MOST_STATES,
 ) -> Enumerated:
-    """`enumerate_completions` with the largest floor of 0.1, 0.03, 0.01, ... that leaves at most `remainder`.
+    """Return `enumerate_completions` with the largest floor of 0.1, 0.03, 0.01, ... that leaves at most `remainder`.
 
     Raises DataError if `most_states` prefixes do not suffice for that.
     """

@@ -1,4 +1,4 @@
-"""Right completions of a task that can list them, under a policy: every one teacher-forced, nothing sampled."""
+"""Correct completions of a task that can list them, scored under a policy: every one teacher-forced, nothing sampled."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def solution_logps(
     temperatures: Sequence[float] = (1.0,),
     progress: Callable[[int], None] = lambda n: None,
 ) -> dict[float, list[np.ndarray]]:
-    """Log-probability of every right completion (its end token included) of every problem, at each temperature.
+    """Return the log-probability of every correct completion (its end token included) of every problem, at each temperature.
 
-    Returns {temperature: [float64 array of log-probs, one a right completion in `task.solutions` order] per problem}.
+    The result is {temperature: [float64 array of log-probs, in `task.solutions` order] per problem}.
     """
     model.eval()
     logps: dict[float, list[np.ndarray]] = {t: [] for t in temperatures}
@@ -47,7 +47,7 @@ def solution_logps(
 
 
 def lister(task: Task) -> Callable[[object], list[str]]:
-    """The task's `solutions`. ConfigError if it has none."""
+    """Return the task's `solutions`. Raise ConfigError if it has none."""
     if not isinstance(task, Enumerable):
         raise ConfigError(
             f"task {task.name}: its right completions cannot be listed; evaluate by sampling: --samples 64; for "
@@ -57,7 +57,7 @@ def lister(task: Task) -> Callable[[object], list[str]]:
 
 
 def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:
-    """Consecutive problems with about `ROWS_PER_CHUNK` right completions together."""
+    """Yield consecutive problems with about `ROWS_PER_CHUNK` correct completions together."""
     listed = lister(task)
     chunk: list[object] = []
     solutions: list[list[str]] = []
@@ -90,9 +90,9 @@ def _row_logps(
 def log_right(
     model: PreTrainedModel, tokens: Tokens, task: Task, problem: object, temperature: float, max_new_tokens: int
 ) -> float:
-    """log P(right) of one problem, nats: over its right completions that end within `max_new_tokens`; -inf without any.
+    """Return log P(right) of one problem, nats: over its correct completions that end within `max_new_tokens`; -inf without any.
 
-    A problem a call, so that the number does not depend on which problems are asked beside it.
+    One problem per call, so that the number does not depend on the other problems.
     """
     logps = solution_logps(model, tokens, task, [problem], (temperature,))[temperature][0]
     short = [len(tokens.encode(text)) < max_new_tokens for text in lister(task)(problem)]  # and one token for the end

@@ -87,7 +87,7 @@ def grids_of(net: Net, layout: Layout) -> list[Grid]:
 
 
 def few_weights(grids: Sequence[Grid]) -> bool:
-    """Whether the attention weights of a layer are few enough to be kept for backward."""
+    """Return True if the attention weights of a layer are few enough to be kept for backward."""
     return sum(math.prod(grid.shape) for grid in grids) <= KEPT_WEIGHTS
 
 

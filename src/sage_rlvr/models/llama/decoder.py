@@ -125,7 +125,7 @@ def paired(head_dim: int, device: torch.device) -> Tensor:
 
 
 def onednn_has_bf16() -> bool:
-    """Whether oneDNN multiplies in bfloat16 here: a CPU without AVX-512 does not, and its operations would raise."""
+    """Return True if oneDNN multiplies in bfloat16 here: a CPU without AVX-512 does not, and its operations would raise."""
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -141,11 +141,11 @@ class Plain:
         self.repacked_head: Tensor | None = None
 
     def keys(self, keys: Tensor) -> Tensor:
-        """As of `Folded`."""
+        """See `Folded`."""
         return keys
 
     def begin(self, completions: int, longest: int) -> None:
-        """As of `Folded`."""
+        """See `Folded`."""
         net = self.net
         if len(self.cos) < longest:
             self.cos, self.sin = net.angles(longest)
@@ -183,12 +183,12 @@ class Plain:
         return torch.addmm(x, inputs, weight.t())
 
     def embed(self, tokens: Tensor, positions: Tensor, part: slice | None = None) -> Tensor:
-        """As of `Folded`; part: the nodes of the record."""
+        """See `Folded`; part: the nodes of the record."""
         self.here, self.part = (self.cos[positions], self.sin[positions]), part
         return F.embedding(tokens, self.net.embedding)
 
     def project(self, number: int, x: Tensor) -> Tensor:
-        """As of `Folded`, but q is not scaled yet."""
+        """See `Folded`, but q is not scaled yet."""
         net, layer = self.net, self.net.layers[number]
         bias = None if layer.qkv_bias is None else stacked(layer.qkv_bias)
         qkv = self._product(unit(x, net.eps, layer.attention_norm), number, 0, lambda: stacked(layer.qkv), bias)
@@ -210,7 +210,7 @@ class Plain:
         return self.qkv
 
     def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
-        """As of `Folded`."""
+        """See `Folded`."""
         layer = self.net.layers[number]
         middle = self._sum(x, attended, number, 1, layer.out)
         if layer.out_bias is not None:
@@ -221,7 +221,7 @@ class Plain:
         return self._sum(middle, gated(gate_up), number, 3, layer.down)
 
     def logits(self, x: Tensor) -> Tensor:
-        """As of `Folded`."""
+        """See `Folded`."""
         if self.record is not None and self.part is not None:
             self.record.end(self.part, x)
         normed = unit(x, self.net.eps, self.net.final_norm)
@@ -330,7 +330,7 @@ class Decoder:
         return self.attended
 
     def select(self, going: Tensor) -> None:
-        """Only these completions (ascending numbers among the present ones) go on."""
+        """Keep only these completions (ascending numbers among the present ones)."""
         self.positions = self.positions[going]
         if self.prompt_count > 1:
             full = torch.arange(self.prompt_count * self.group_size, device=going.device)
@@ -373,7 +373,8 @@ class Decoder:
         self._lay_out_grid(completions if self.slots is None else self.prompt_count * self.group_size)
 
     def _lay_out_grid(self, places: int) -> None:
-        """What meets the prompts, (K, places, R, W) = (K * P, G * R, W): the completions themselves while none has left.
+        """Return the operands of the prompts, (K, places, R, W) = (K * P, G * R, W): the completions themselves while none has
+        left.
 
         W is D or S. Once some have left, each writes to its place in a grid of all P * G, whose other places stay 0.
         """

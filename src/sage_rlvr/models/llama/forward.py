@@ -27,16 +27,18 @@ Attend = Callable[[int, Tensor], Tensor]
 
 
 class Activations:
-    """What backward reads of a forward: of each layer its input x, q k v (turned), what attention returned, x behind it, gate and
-    up, and, where heads are normed (Qwen3), q and k before that norm; and x before the final norm.
+    """Record of a forward that backward reads.
 
-    room: None for one forward, whose tensors are kept as they are; else the most nodes, where a sampler fills some at a time.
+    It has of each layer the input x, q k v (turned), the output of attention, x after it, gate and up, and, if heads are normed
+    (Qwen3), q and k before that norm; and x before the final norm.
+
+    room: None for one forward, whose tensors are kept as they are; else the most nodes, if a sampler fills some at a time.
     """
 
     def __init__(self, net: Net, room: int | None = None) -> None:
         self.room = room
         self.taken = False
-        """Whether a backward will use it up: two of them would read what the first one frees."""
+        """True if a backward will use it up: two of them would read what the first one frees."""
         self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
         self.attention_weights: list[list[Tensor]] = [[] for _ in net.layers]
         """Attention weights of the tiles of each layer, where they were few enough to be kept."""
@@ -70,11 +72,12 @@ class Activations:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a sampler computed on its way: the record of the N nodes of `Layout.of(..., distinct=False)`, and the logits (M, V) that
-    it drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT_LOGITS`. The sampler
-    makes it; training scores by it without a second forward.
+    """Record of a sampler. The sampler makes it; training scores by it without a second forward.
 
-    ids, positions (N,): of the nodes. versions: of the weights that it drew with. A trace serves one update.
+    It has the record of the N nodes of `Layout.of(..., distinct=False)`, and the logits (M, V) that were sampled from, in the order
+    of the layout's outputs; None if they would have been more than `head.KEPT_LOGITS`. A trace serves one update.
+
+    ids, positions (N,): of the nodes. versions: of the weights that sampled.
     """
 
     record: Activations
@@ -84,7 +87,7 @@ class Trace:
     versions: Versions
 
     def fits(self, net: Net, layout: Layout) -> bool:
-        """Whether it is the forward of these weights over these tokens, and has not been used."""
+        """Return True if it is the forward of these weights over these tokens, and has not been used."""
         same = torch.equal(self.ids, layout.ids) and torch.equal(self.positions, layout.positions)
         return same and self.versions == net.versions and not self.record.taken
 
@@ -237,7 +240,7 @@ def _layer_backward(
 def _behind_backward(
     net: Net, x: Tensor, grad_projected: Tensor, parts: tuple[Tensor, ...], norm: Tensor, grad_out: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Of (unit(x) * norm) @ parts.T: the gradients of x, plus `grad_out`; of the norm; and of each of the parts.
+    """Return gradients of (unit(x) * norm) @ parts.T: of x, plus `grad_out`; of the norm; and of each of the parts.
 
     With Z = grad_projected.T @ unit(x) the latter two are sums over Z and not over nodes: (Z * W).sum(0) and Z * norm.
     """

@@ -25,10 +25,10 @@ SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary frequencies that do not depend on the length of a text."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a torch module keeps its hooks."""
+"""Attributes in which a torch module keeps its hooks."""
 
 
-def why_not(model: PreTrainedModel) -> str | None:
+def unsupported_reason(model: PreTrainedModel) -> str | None:
     """The reason why the engine does not compute this model now, as a clause to follow "the stock path: "; None if it does."""
     config, name = model.config, type(model).__name__
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
@@ -62,8 +62,8 @@ def why_not(model: PreTrainedModel) -> str | None:
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Whether the engine computes this model; another one takes the stock path, transformers' own forward."""
-    return why_not(model) is None
+    """Return True if the engine computes this model; another one takes the stock path, transformers' own forward."""
+    return unsupported_reason(model) is None
 
 
 Versions = tuple[tuple[int, int], ...]
@@ -130,7 +130,7 @@ class Net:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and of what their products return."""
+        """Dtype of the weights, and of the results of their products."""
         return self.embedding.dtype
 
     @property
@@ -153,7 +153,7 @@ class Net:
 
 
 def versions_of(weights: Iterable[Tensor]) -> Versions:
-    """Of each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
+    """Return for each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
 
     A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed: write under `torch.no_grad`.
     """

@@ -1,9 +1,9 @@
 """Countdown: some numbers and a target; the completion is an arithmetic expression that uses each number exactly once.
 
 A world small enough to know exactly. Every problem is a pure function of (world, split, seed, index); every correct
-completion can be listed (`solutions`), because exactly one spelling of each expression is accepted. Canonical form:
+completion can be listed (`solutions`), because exactly one form of each expression is accepted. Canonical form:
 binary `+ - * /` with the usual strength and left association, no spaces, no signs, no leading zeros, and parentheses
-only where leaving them out would change the meaning as algebra. So `a+(b-c)` must be written `a+b-c`, while `a+b` and
+only if leaving them out would change the meaning as algebra. So `a+(b-c)` must be written `a+b-c`, while `a+b` and
 `b+a` are two expressions (`verifiers/countdown.py` has the rule and the parser). Intermediate fractions and negative
 numbers are allowed.
 """
@@ -18,18 +18,23 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Task, different, stream
+from sage_rlvr.tasks.base import TASKS, Task, different, stream
 from sage_rlvr.tasks.countdown import draws
 from sage_rlvr.tasks.countdown.draws import TargetLaw
-from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over, guesses
 from sage_rlvr.tasks.countdown.problem import (
+    MARKS,
     SPLITS,
+    STATES,
     Problem,
+    answer_form,
+    families,
     parse_prompt,
     problem_of,
     render,
     solutions,
     split_of,
+    state_class,
     verify,
 )
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
@@ -37,8 +42,8 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
 from sage_rlvr.verifiers.versions import version_hash
 
-SAMPLINGS = ("iid", "without-replacement")
-COUNTDOWN_CLASSES = (  # of the characters, one per token
+SAMPLINGS = ("iid", "distinct", "without-replacement")
+COUNTDOWN_CLASSES = (  # one token per character
     ("end or special", r"<pad>|<eos>"),
     ("digit", r"\d"),
     ("sum or difference", r"[+-]"),
@@ -57,11 +62,12 @@ def _check_split(split: str) -> None:
         raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}.")
 
 
+@TASKS.register
 @dataclass(frozen=True)
 class Countdown(Task):
     """A world: a distribution over problems, and for each problem one over its correct expressions.
 
-    counts: weights over how many numbers per problem has (keys 2..5; they need not sum to one, and hold after rejection);
+    counts: weights of the sizes of a problem (keys 2..5; they need not sum to one, and are those after rejection);
     numbers are uniform in 1..max_number with repeats.
     targets "expression": numbers and an expression over them are drawn together, uniformly over all whose value is an
     integer in min_target..max_target, so problems come in proportion to how many solutions they have (easy ones often).
@@ -69,8 +75,8 @@ class Countdown(Task):
     integers in min_target..max_target that they reach in the split, however few solutions it has.
     Under both laws every problem is solvable and, given its problem, an expression is uniform over
     `solutions(problem)`. Numbers are listed in ascending order. Indices are endless; problems recur (see `problems`).
-    train_problems: size of the training pool. data_seed: seed of the problems, apart from the seed of a run, so that runs share
-    their data. Two worlds that differ in these alone are one law, and equal.
+    train_problems: size of the training pool. data_seed: seed of the problems, separate from the seed of a run, so that runs share
+        their data. Two worlds that differ only in these are equal.
     """
 
     name: ClassVar[str] = "countdown"
@@ -113,32 +119,42 @@ class Countdown(Task):
     solutions = staticmethod(solutions)
     problem_of = staticmethod(problem_of)
     token_classes = COUNTDOWN_CLASSES
+    state_classes: ClassVar[tuple[str, ...]] = STATES
+    state_class = staticmethod(state_class)
+    answer_marks: ClassVar[tuple[str, ...]] = MARKS
+    answer_form = staticmethod(answer_form)
+    families = staticmethod(families)
+    answers = staticmethod(solutions)
     kinds: ClassVar[Mapping[str, str]] = {"operators": "", "trees": "A dot is a number, a pair of parentheses an operation."}
 
     def kinds_of(self, problem: Problem, text: str) -> list[str]:
-        """Operators and tree of an expression, as one writes them by hand."""
+        """Operators and tree of an expression, as written by hand."""
         return [part.translate(_BY_HAND) for part in structure(text)]
 
     def answer_key(self, problem: Problem, text: str) -> str:
-        """The expression: each is an answer of its own."""
+        """The expression: each is a separate answer."""
         return text
 
     def reference(self, problem: Problem) -> str:
-        """The shortest right expression, of several the first by spelling."""
+        """The shortest right expression, alphabetically first among several."""
         return min(solutions(problem), key=lambda text: (len(text), text))
 
     def answer_span(self, problem: Problem, text: str) -> tuple[int, int] | None:
-        """All of an expression, right or wrong: there is no reasoning before it."""
+        """The full expression, right or wrong: there is no reasoning before it."""
         return None if parse(text) is None else (0, len(text))
 
     def choices(self, problem: Problem) -> float | None:
-        """Expressions over the numbers per right one; None for five numbers, whose listing takes long."""
+        """Expressions over the numbers per right one; None for five numbers, because listing them takes long."""
         many = len(problem.numbers) == MAX_NUMBERS
         return None if many else self.candidates(problem) / len(solutions(problem))
 
     def candidates(self, problem: Problem) -> int:
         """Expressions over the numbers."""
         return expressions_over(problem.numbers)
+
+    def guesses(self, problem: Problem) -> tuple[float, ...]:
+        """Shares of right guesses of guessers that omit division, brackets, or both."""
+        return guesses(problem.numbers, problem.target)
 
     @property
     def _verifier_version(self) -> str:
@@ -147,25 +163,28 @@ class Countdown(Task):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the problems of an evaluation, as JSON has it: all but the size and seed of the training pool."""
+        """Settings that determine the problems of an evaluation, as JSON: all but the size and seed of the training pool."""
         counts = {str(n): weight for n, weight in self.counts.items()}
         bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
         return {"name": self.name, "counts": counts, **bounds, "targets": self.targets}
 
     @staticmethod
     def described(identity: Mapping[str, Any]) -> str:
-        """Sizes and bounds of the problems and the law they are drawn by, in a line."""
+        """Sizes and bounds of the problems and their distribution, in a line."""
         sizes, most = " or ".join(map(str, identity["counts"])), identity["max_number"]
         bounds = f"targets {identity['min_target']}..{identity['max_target']}"
         return f"Countdown: {sizes} numbers of 1..{most}, {bounds}, drawn by {identity['targets']}"
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
-        """The problems of an evaluation. "iid": n independent draws from the world's own distribution, restricted to the split,
-        repeats kept, so that the mean over them estimates the world's mean and an interval over them holds. "without-replacement":
-        n problems drawn without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
+        """The problems of an evaluation. "iid": n independent draws from the world's distribution, restricted to the split, with
+        repeats, so that the mean over them estimates the world's mean and an interval over them is valid. "distinct": the first n
+        different ones of these, for scores on this many problems of the kind that a run trains on. "without-replacement": n
+        problems drawn without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
         """
         if sampling == "iid":
             return self.problems(split, seed, n, distinct=False)
+        if sampling == "distinct":
+            return self.problems(split, seed, n)
         if sampling == "without-replacement":
             return self.sample_of_census(split, seed, n)
         raise DataError(f"sampling {sampling!r}: choose one of {', '.join(SAMPLINGS)}")
@@ -193,9 +212,9 @@ class Countdown(Task):
         return list(draws.census(self, split))
 
     def facts(self, split: str = "test") -> dict[str, float]:
-        """What enumeration says of a split: `problems`; right answers per problem, each problem counted once
+        """Facts about a split by enumeration: `problems`; right answers per problem, each problem counted once
         (`answers_mean`, `answers_median`) and as the law draws them (`answers_mean_by_law`; only law "expression");
-        `expressions_mean`, all canonical expressions per problem's numbers make; `longest`, characters of the longest answer.
+        `expressions_mean`, all canonical expressions over a problem's numbers; `longest`, characters of the longest answer.
         """
         every = self.census(split)
         right = [solutions(p) for p in every]
@@ -208,10 +227,10 @@ class Countdown(Task):
         return {k: float(v) for k, v in (facts | {"expressions_mean": np.mean(made), "longest": longest}).items()}
 
     def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
-        """`n` problems drawn without replacement from the census of the split, all equally likely: what is evaluated.
+        """`n` problems drawn without replacement from the census of the split, all equally likely: the problems of an evaluation.
 
-        The mean over them estimates the mean over all problems of the split, each counted once. Draws by expression would
-        put the problems with many answers, the easy ones, first. DataError when the split holds fewer than n.
+        The mean over them estimates the mean over all problems of the split, each counted once. Draws by expression would prefer
+        the problems with many answers, the easy ones. Raises DataError when the split has fewer than n.
         """
         every = self.census(split)
         if not 1 <= n <= len(every):
@@ -250,7 +269,7 @@ WORLDS: Mapping[str, Countdown] = {
     "countdown-5": Countdown({5: 1.0}, targets="uniform"),
     "countdown-4-large": Countdown({4: 1.0}, min_target=101, max_target=999, targets="uniform"),
 }
-"""Named worlds. "demo" is the frozen world of recipes/countdown, "demo-base" what its base policy was trained on, "demo-5"
+"""Named worlds. "demo" is the frozen world of recipes/countdown, "demo-base" the training world of its base policy, "demo-5"
 (five numbers) and "demo-large" (targets 21..99) its out-of-distribution sets. Each has
 at least its train_problems. The others go to 12 and 100: "countdown-3" and
 "countdown-base" teach, "countdown-4", "countdown-5" and "countdown-4-large" draw their targets uniformly."""

@@ -1,4 +1,4 @@
-"""How the problems of a world are drawn, and listed: counter-based bit streams, in blocks."""
+"""Sampling and listing the problems of a world: counter-based bit streams, in blocks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
 
 BLOCK = 4096  # examples are drawn in blocks; block k is a pure function of (world, split, seed, k)
-UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for each new set of numbers is enumerated
-MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
-_MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
-DRY = 64  # blocks of examples in a row of which none is kept before a world is refused
+UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, because each new set of numbers is enumerated
+MAX_DRAWS = 1 << 23  # candidates for one block before an error that the world is impossible
+_MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before an error that the world is impossible
+DRY = 64  # blocks of examples in a row of which none is kept before an error
 TargetLaw = Literal["expression", "uniform"]
 ExampleList = list[tuple[Problem, str]]
 Rewrite = Callable[[Problem, str], str | None]
-"""An example of a world -> its answer as another task has it; None leaves the example out. Hashable: results are cached by it."""
+"""An example of a world -> its answer in another task; None leaves the example out. Hashable: results are cached by it."""
 
 
 class ProblemLaw(Protocol):
-    """What decides the problems of a world: `Countdown` is one. Hashable, for results are cached by it."""
+    """Settings that determine the problems of a world: `Countdown` is one. Hashable, because results are cached by it."""
 
     @property
     def counts(self) -> dict[int, float]:
@@ -53,7 +53,7 @@ class ProblemLaw(Protocol):
 
 
 def block_size(world: ProblemLaw) -> int:
-    """Examples are drawn this many at a time."""
+    """Number of examples that are drawn at a time."""
     if world.targets == "expression":
         return BLOCK
     return UNIFORM_BLOCK_OF_FIVE if max(world.counts) == MAX_NUMBERS else UNIFORM_BLOCK
@@ -61,10 +61,10 @@ def block_size(world: ProblemLaw) -> int:
 
 @lru_cache(maxsize=32)
 def block(world: ProblemLaw, split: str, seed: int, number: int) -> ExampleList:
-    """Block `number` of `block_size` examples: sizes first (so that `counts` holds), then each size's stream."""
+    """Block `number` of `block_size` examples: sizes first (so that `counts` are exact), then each size's stream."""
     path = (seed, SPLITS.index(split), number)
     draw = _even if world.targets == "uniform" else _accepted
-    # 53 bits: a double holds them exactly. All 64 could round up to 1.0, which lies in no bin.
+    # 53 bits: exact in a double. All 64 could round up to 1.0, which is in no bin.
     uniform = (stream(*path, 0).random_raw(block_size(world)) >> np.uint64(11)) * 2.0**-53
     sizes = np.array(list(world.counts))
     edges = np.cumsum(list(world.counts.values()))
@@ -74,13 +74,13 @@ def block(world: ProblemLaw, split: str, seed: int, number: int) -> ExampleList:
 
 
 def _accepted(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
-    """The first `need` candidates of a bit stream that are kept; `DataError` when they are all but impossible."""
+    """The first `need` candidates of a bit stream that are kept; raises `DataError` when they are nearly impossible."""
     examples: ExampleList = []
     draws = 0
     while len(examples) < need:
         if draws >= MAX_DRAWS:
             raise _too_rare(world, split, n, len(examples), need, draws)
-        # How many are drawn at once changes no example: a candidate is the next n + 1 words of the stream, whatever the rows.
+        # The number of rows changes no example: a candidate is the next n + 1 words of the stream, however many are drawn at once.
         rows = min(max(6 * (need - len(examples)), 1024), 1 << 16)
         examples += _candidates(world, split, n, bits, rows)
         draws += rows
@@ -103,7 +103,7 @@ def _candidates(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, r
 
 
 def _even(world: ProblemLaw, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
-    """Law "uniform": `need` examples from n + 2 words each (numbers, target, expression); `DataError` if impossible."""
+    """Law "uniform": `need` examples from n + 2 words each (numbers, target, expression); raises `DataError` if impossible."""
     examples: ExampleList = []
     misses = 0
     while len(examples) < need:
@@ -145,7 +145,7 @@ def kept(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, start: int,
 
 
 def kept_problems(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
-    """The first n different problems of `kept`. DataError where the world has fewer."""
+    """The first n different problems of `kept`. Raises DataError if the world has fewer."""
     problems = kept_at_most(world, rewrite, split, seed, n, DRY)
     if len(problems) < n:
         raise DataError(f"{n} different {split} problems: {world} gave only {len(problems)}; ask for fewer or widen it")
@@ -153,7 +153,7 @@ def kept_problems(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, n:
 
 
 def kept_at_most(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
-    """`kept_problems`, or fewer where `dry` blocks in a row bring no new problem: in a small world nearly all that there are."""
+    """`kept_problems`, or fewer if `dry` blocks in a row have no new problem: in a small world nearly all that exist."""
     return different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, dry)
 
 
@@ -168,12 +168,12 @@ def _rewritten(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, numbe
 
 @cache
 def _many(world: ProblemLaw, rewrite: Rewrite, split: str, seed: int, number: int) -> int:
-    """How many examples of a block are kept; cached for all blocks, so that a place far down the stream is found without them."""
+    """The number of kept examples of a block; cached for all blocks, so that a place far down the stream is found without them."""
     return len(_rewritten(world, rewrite, split, seed, number))
 
 
 def targets_of(world: ProblemLaw, split: str, numbers: tuple[int, ...]) -> NDArray[np.intp]:
-    """Places, in `reached(numbers, ...).targets`, of the world's targets whose problem lies in the split."""
+    """Places, in `reached(numbers, ...).targets`, of the world's targets whose problem is in the split."""
     return _targets_of(numbers, world.min_target, world.max_target, split)
 
 

@@ -3,7 +3,7 @@
 A *template* is a canonical expression with slots for its numbers, in reading order. There are 1, 4, 28, 244, 2380 of
 them over 1..5 slots. Template x distinct order of the numbers = every canonical expression, each exactly once, so that
 the probability of being right can be summed instead of sampled. Values are int64 fractions num/den without reduction:
-with numbers up to M both stay within 2^(n-1) M^n in magnitude, and a larger world is refused instead of overflowing.
+with numbers up to M both stay within 2^(n-1) M^n in magnitude, and a larger world raises an error instead of overflowing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sage_rlvr.verifiers.countdown import ATOM, PRODUCT, SUM, kind_of, spell
 
 MAX_NUMBERS = 5  # 285,600 expressions; six numbers have about 18 million
 OPERATORS = "+-*/"
-_ROWS = 128  # templates evaluated at once, so that five numbers stay in the processor's cache
+_ROWS = 128  # templates evaluated at once, so that five numbers fit into the processor's cache
 Integers = NDArray[np.int64]
 
 
@@ -29,7 +29,7 @@ Integers = NDArray[np.int64]
 class Templates:
     """All T templates over n slots. `templates` makes it; `solve` and `reached` evaluate it.
 
-    Operation k writes register n + k; registers 0..n-1 hold the slots.
+    Operation k writes register n + k; registers 0..n-1 contain the slots.
 
     texts: T strings with `{}` for each slot; operators, left, right: (T, n-1) operator number and operand registers.
     """
@@ -48,7 +48,7 @@ Node = tuple[str, int, tuple[int, ...]]  # text, kind, postfix code (-1 = next s
 
 @cache
 def _nodes(n: int) -> tuple[Node, ...]:
-    """Canonical expressions over n slots. `a+(b+c)` and `a*(b*c)` are left out: they are spelled like other parses."""
+    """Canonical expressions over n slots. `a+(b+c)` and `a*(b*c)` are left out: they have the text of other parses."""
     if n == 1:
         return (("{}", ATOM, (-1,)),)
     nodes: list[Node] = []
@@ -89,18 +89,20 @@ def templates(n: int) -> Templates:
     return Templates(tuple(text for text, _, _ in nodes), operators, left, right)
 
 
-def expressions_over(numbers: Sequence[int], operators: str = OPERATORS) -> int:
-    """How many canonical expressions with these operators there are over these numbers, some of which may be equal."""
-    return len(_rows_with(len(numbers), operators)) * len(set(permutations(numbers)))
+def expressions_over(numbers: Sequence[int], operators: str = OPERATORS, brackets: bool = True) -> int:
+    """How many canonical expressions with these operators there are over these numbers, some of which may be equal.
+
+    brackets: False for only those without brackets."""
+    return len(_rows_with(len(numbers), operators, brackets)) * len(set(permutations(numbers)))
 
 
 @lru_cache(maxsize=1 << 14)
-def count_right(numbers: tuple[int, ...], target: int, operators: str = OPERATORS) -> int:
-    """How many of `expressions_over(numbers, operators)` equal the target. About 0.3 ms for four numbers, 20 ms for five.
+def count_right(numbers: tuple[int, ...], target: int, operators: str = OPERATORS, brackets: bool = True) -> int:
+    """How many of `expressions_over(numbers, operators, brackets)` equal the target. About 0.3 ms for four numbers, 20 ms for five.
 
-    `DataError` as in `solve`.
+    Raises `DataError` as `solve` does.
     """
-    table, rows = templates(len(numbers)), _rows_with(len(numbers), operators)
+    table, rows = templates(len(numbers)), _rows_with(len(numbers), operators, brackets)
     check_range(len(numbers), max(numbers), abs(target))
     slots = np.array(sorted(set(permutations(numbers))), dtype=np.int64).T[:, None, :]
     hits = 0
@@ -111,15 +113,32 @@ def count_right(numbers: tuple[int, ...], target: int, operators: str = OPERATOR
     return hits
 
 
+def guesses(numbers: tuple[int, ...], target: int, operators: str = OPERATORS) -> tuple[float, ...]:
+    """Shares of right expressions among those without division, without brackets, and without both.
+
+    Three guessers besides the one that draws any expression: they know that most targets need neither. () for `MAX_NUMBERS`
+    numbers, because enumerating them takes long."""
+    if len(numbers) == MAX_NUMBERS:
+        return ()
+    whole = operators.replace("/", "") or operators
+    shares = []
+    for allowed, brackets in ((whole, True), (operators, False), (whole, False)):
+        shares.append(count_right(numbers, target, allowed, brackets) / expressions_over(numbers, allowed, brackets))
+    return tuple(shares)
+
+
 @cache
-def _rows_with(n: int, operators: str) -> NDArray[np.intp]:
-    """The templates over n slots that have these operators only."""
-    allowed = [OPERATORS.index(operator) for operator in operators]
-    return np.flatnonzero(np.isin(templates(n).operators, allowed).all(1))
+def _rows_with(n: int, operators: str, brackets: bool) -> NDArray[np.intp]:
+    """The templates over n slots that have only these operators; without brackets, only those that have none."""
+    table, allowed = templates(n), [OPERATORS.index(operator) for operator in operators]
+    kept = np.isin(table.operators, allowed).all(1)
+    if not brackets:
+        kept &= np.array(["(" not in text for text in table.texts])
+    return np.flatnonzero(kept)
 
 
 def check_range(n: int, largest: int, target: int = 1) -> None:
-    """Refuse numbers whose exact fractions could leave int64 (`DataError`)."""
+    """Raise `DataError` for numbers whose exact fractions could exceed int64."""
     if (bound := 2 ** (n - 1) * max(largest, 1) ** n * max(target, 1)) >= 2**63:
         raise DataError(
             f"{n} numbers up to {largest} with target {target}: fractions may reach {float(bound):.1e}, beyond int64; "
@@ -145,7 +164,7 @@ def evaluate(operators: Integers, left: Integers, right: Integers, slots: Intege
         divides = operator == 3
         multiplied = an * np.where(divides, bd, bn)
         bottom = ad * np.where(divides, bn, bd)
-        # x/0 becomes 0/0, which every operation keeps. As x/0 it would come back as a number: a / (x/0) = 0.
+        # x/0 becomes 0/0, which every operation preserves. As x/0 it would become a number again: a / (x/0) = 0.
         num[n + k] = np.where(operator < 2, added, multiplied) * (bottom != 0)
         den[n + k] = bottom
     return num[-1], den[-1]
@@ -154,7 +173,7 @@ def evaluate(operators: Integers, left: Integers, right: Integers, slots: Intege
 def solve(numbers: Sequence[int], target: int) -> list[str]:
     """All canonical expressions that use each of `numbers` once and equal `target`, in a fixed order, without repeats.
 
-    About 0.2 ms for four numbers, 0.1 s for five. `DataError` beyond `MAX_NUMBERS` or int64.
+    About 0.2 ms for four numbers, 0.1 s for five. Raises `DataError` beyond `MAX_NUMBERS` or int64.
     """
     table = templates(len(numbers))
     check_range(len(numbers), max(numbers), abs(target))
@@ -188,9 +207,9 @@ class Reached:
 
 
 def enumerate_targets(numbers: Sequence[int], low: int, high: int) -> Reached:
-    """What `solve(numbers, target)` finds for every target in low..high, from one enumeration.
+    """The results of `solve(numbers, target)` for every target in low..high, from one enumeration.
 
-    About 0.5 ms for four numbers, 20 ms for five. `DataError` beyond `MAX_NUMBERS` or int64.
+    About 0.5 ms for four numbers, 20 ms for five. Raises `DataError` beyond `MAX_NUMBERS` or int64.
     """
     table = templates(len(numbers))
     check_range(len(numbers), max(numbers), max(abs(low), abs(high)))
@@ -216,5 +235,5 @@ _many, _few = (lru_cache(maxsize=size)(enumerate_targets) for size in (4096, 256
 
 
 def reached(numbers: tuple[int, ...], low: int, high: int) -> Reached:
-    """`enumerate_targets`, remembered for the ascending numbers asked for last (4096 of them; 256 of five numbers)."""
+    """`enumerate_targets`, cached for the most recent ascending numbers (4096 of them; 256 of five numbers)."""
     return (_many if len(numbers) < MAX_NUMBERS else _few)(numbers, low, high)

@@ -1,4 +1,4 @@
-"""The base of tasks that ask the problems of a `Countdown` world in another way, those whose drawn expression suits them."""
+"""The base of tasks that use the problems of a `Countdown` world with a suitable expression in another form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sage_rlvr.tasks.countdown.problem import Problem
 @dataclass(frozen=True)
 class KeptProblems(Task):
     """Problems of a world under law "expression". counts, max_number, min_target, max_target, train_problems, data_seed: as in
-    `countdown`. A subclass says in `keep` what becomes of a drawn (problem, expression): its worked completion, or None.
+    `countdown`. A subclass defines in `keep` the worked completion of a drawn (problem, expression), or None to leave it out.
     """
 
     counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
@@ -40,7 +40,7 @@ class KeptProblems(Task):
 
     @property
     def world(self) -> Countdown:
-        """The world whose problems are asked."""
+        """The world of the problems."""
         bounds: dict[str, Any] = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
         return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
 
@@ -49,7 +49,7 @@ class KeptProblems(Task):
         return draws.kept(self.world, self.keep, split, seed, start, n)
 
     def problems(self, split: str = "train") -> list[Problem]:
-        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
+        """The first `train_problems` different ones of a split. Raises DataError if the world has fewer."""
         return self.first(split, self.train_problems)
 
     def first(self, split: str, n: int) -> list[Problem]:
@@ -57,9 +57,11 @@ class KeptProblems(Task):
         return draws.kept_problems(self.world, self.keep, split, self.data_seed, min(n, self.train_problems))
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
-        """The problems of an evaluation: n independent draws, repeats kept."""
+        """The problems of an evaluation. "iid": n independent draws, with repeats; "distinct": the first n different ones."""
+        if sampling == "distinct":
+            return draws.kept_problems(self.world, self.keep, split, seed, n)
         if sampling != "iid":
-            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
+            raise DataError(f"sampling {sampling!r}: {self.name} has only iid and distinct, because its problems are not listed")
         return [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, 0, n)]
 
 

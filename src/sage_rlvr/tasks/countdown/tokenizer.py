@@ -1,4 +1,4 @@
-"""The tokenizer of policies trained from scratch: one id a character or a word of the task, `<pad>`, `<eos>`, nothing added."""
+"""The tokenizer of policies trained from scratch: one id per character or word of the task, `<pad>`, `<eos>`, nothing added."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PAD, EOS = "<pad>", "<eos>"  # ids 0 and 1; the characters follow in the order a
 
 def build_tokenizer(characters: Iterable[str] = CHARACTERS) -> PreTrainedTokenizerFast:
     """A tokenizer with an id for each of `characters` and two more (21 for Countdown), which
-    `AutoTokenizer.from_pretrained` reads back after `save_pretrained`. An entry of several characters is a word: one id where it
-    stands, the longest first. A text should have one spelling in them: no word may begin where another one ends.
+    `AutoTokenizer.from_pretrained` reads back after `save_pretrained`. An entry of several characters is a word with one id, the
+    longest matching first. A text should have only one encoding: no word may begin inside another one.
 
-    `encode` gives one id a character or word and no special token; a character outside raises instead of being
-    dropped. `decode` gives the text back exactly. Padding is on the left, as generation needs it.
-    It loads beside a Llama, Qwen3, GPT-NeoX or Gemma `config.json`; transformers 5 overrides any tokenizer beside a few
-    model types (qwen2 among them), where `PreTrainedTokenizerFast.from_pretrained` has to be called by name.
+    `encode` returns one id per character or word and no special token; an unknown character raises an error instead of being
+    dropped. `decode` returns the exact text. Padding is on the left, as generation needs it. It loads with a Llama, Qwen3, GPT-NeoX
+    or Gemma `config.json`; for a few model types (such as qwen2) transformers 5 overrides any tokenizer, so
+    `PreTrainedTokenizerFast.from_pretrained` has to be called by name.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers  # with transformers a second of start-up
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers  # slow to import, with transformers
     from transformers import PreTrainedTokenizerFast
 
     characters = list(characters)
@@ -33,7 +33,7 @@ def build_tokenizer(characters: Iterable[str] = CHARACTERS) -> PreTrainedTokeniz
         raise ConfigError(f"characters: {wrong[0]!r} is empty, there twice or one of {PAD} and {EOS}; a task's entries differ")
     vocabulary = {token: index for index, token in enumerate((PAD, EOS, *characters))}
     words = sorted((re.escape(entry) for entry in characters if len(entry) > 1), key=len, reverse=True)
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # "<unk>" has no id: unknown text is refused
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # "<unk>" has no id: unknown text raises an error
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join([*words, r"[\s\S]"])), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

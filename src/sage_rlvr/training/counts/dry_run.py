@@ -1,4 +1,4 @@
-"""`--dry-run`: what a recipe will do, as text: trainer arguments, data and counts.
+"""`--dry-run`: the work of a recipe as text: trainer arguments, data and counts.
 
 Counts only: steps, completions, tokens, forward passes, bytes per kind of tensor. Run time and device overhead are not
 estimated. No weights and no network; TRL need not be installed.
@@ -27,6 +27,7 @@ from sage_rlvr.training.reference import stays_first
 from sage_rlvr.training.trl.arguments import (
     check_fields,
     grpo_arguments,
+    reads_whole_batch,
     rows_of_rank,
     scores_rollouts,
     world_size,
@@ -41,9 +42,9 @@ TITLES = ("GRPOConfig", "Command", "Data", "Work", "Notes")  # of blocks that ar
 
 
 def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConfig, run: Path = Path("<run>")) -> list[str]:
-    """What a dry run says below the recipe itself. run: the run directory.
+    """Return the lines of a dry run below the recipe itself. run: the run directory.
 
-    ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
+    Raise ConfigError for arguments that TRL or the recipe rejects, and for a local file without a column that the recipe names.
     """
     fields: dict[str, Any] = {}
     if isinstance(config, SftConfig):
@@ -85,22 +86,27 @@ def _laid_out(blocks: dict[str, Any]) -> list[str]:
 
 
 def _template(config: TrainConfig) -> str | None:
-    """The chat template that verl is given, as far as the recipe shows it: tasks with a form of their own talk in messages."""
+    """Return the chat template given to verl, as far as the recipe shows it: tasks with their own form use messages."""
     return None if task_of(config).form is not None else ECHO
 
 
 def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
-    """Who scores every rollout of an RL recipe without gradient. fields: of its GRPOConfig, empty on the loop and on verl.
+    """Return the models that score every rollout of an RL recipe without gradient.
 
-    The policy does on verl, and elsewhere where its weights move before the engine is done with a rollout."""
+    The policy does on verl, and elsewhere if its weights change before the engine has finished with a rollout. fields: of the
+    recipe's GRPOConfig, empty on the loop and on verl.
+    """
     once = config.updates.once
-    moved = scores_rollouts(fields, reads_logps(config.method)) if fields else config.engine.name == "verl" or not once
+    moved = config.engine.name == "verl" or not once
+    if fields:
+        whole = reads_whole_batch(config.method.anchor, fields["steps_per_generation"])
+        moved = scores_rollouts(fields, reads_logps(config.method) or whole)
     scored = {"the policy": moved, "the reference": config.reference is not None}
     return [who for who, needed in scored.items() if needed]
 
 
 def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
-    """Steps, completions, tokens and forward passes of an RL recipe; fields: as for `scorers`."""
+    """Yield lines on steps, completions, tokens and forward passes of an RL recipe; fields: as for `scorers`."""
     rollout, epochs, buffer = config.rollout, config.updates.epochs, config.method.buffer
     yield from buffer_work(config)
     if buffer is not None and buffer.alone and not buffer.policy:
@@ -125,7 +131,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
 
 
 def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator[str]:
-    """The passes of a reward source, none of them with gradient; nothing if a verifier pays."""
+    """Yield lines on the passes of a reward source, none of them with gradient; nothing if a verifier rewards."""
     source = config.method.reward_source
     if source is None:
         return
@@ -136,7 +142,7 @@ def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator
 
 
 def buffer_work(config: TrainConfig) -> Iterator[str]:
-    """What the answer buffer of an RL recipe samples before step 0, and how many stored answers per update trains on."""
+    """Yield lines on the samples of the answer buffer before step 0, and the number of stored answers per update."""
     buffer, rollout = config.method.buffer, config.rollout
     if buffer is None:
         return
@@ -149,7 +155,7 @@ def buffer_work(config: TrainConfig) -> Iterator[str]:
 
 
 def finetune_work(config: FinetuneConfig) -> Iterator[str]:
-    """Rows and steps of fine-tuning, where its rows lie in a local file."""
+    """Yield lines on rows and steps of fine-tuning, if its rows are in a local file."""
     rows = _count(config.data)
     if rows is None:
         yield f"{config.epochs} epochs over rows that are not on this machine, {config.batch_size} per optimizer step"
@@ -168,7 +174,7 @@ def _passes(config: TrainConfig, prompts: int) -> str:
 
 
 def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, list[str]]:
-    """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
+    """Return a title and bytes by kind of tensor; if the model's config.json is not here, a line on that."""
     where = config_folder(config.model) or config_folder((isinstance(config, TrainConfig) and config.base_model) or config.model)
     if where is None:
         uncounted = f"model {config.model}: config.json is neither a local file nor in the Hub cache, so bytes are not counted"
@@ -179,11 +185,10 @@ def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, l
 
 
 def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: bool) -> dict[str, int]:
-    """Bytes of parameters, adapters, reference, first weights, copies, gradients and AdamW's two moments, each process with a whole
-    copy.
+    """Return bytes of parameters, adapters, reference, first weights, copies, gradients and AdamW's two moments, per process.
 
-    where: the folder of the model's config.json. Trained tensors and their gradients are float32; moments of an 8-bit
-    optimizer are one byte each, others four.
+    Each process has a complete copy. Trained tensors and their gradients are float32; moments of an 8-bit optimizer are one byte
+    each, otherwise four. where: the folder of the model's config.json.
     """
     lora = config.engine.lora
     total, adapters = parameters(where, lora)
@@ -204,7 +209,7 @@ def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: b
 
 
 def parameters(where: Path, lora: LoraConfig | None) -> tuple[int, int]:
-    """Numbers in a model and in new adapters on it, counted on a model without memory; tied weights once."""
+    """Return the sizes of a model and of new adapters on it, counted on a model without memory; tied weights once."""
     with loading(f"{where / 'config.json'}"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
     total = sum(value.numel() for value in model.parameters())
@@ -223,7 +228,7 @@ def _saved(file: Path) -> int:
 
 
 def second_model(config: TrainConfig, adapters: bool) -> bool:
-    """Whether the reference is held beside the policy, and not the policy with its adapters off."""
+    """Return True if the reference is a second model in memory, and not the policy with its adapters off."""
     if config.reference is None:
         return False
     if config.engine.name == "loop" or not adapters:
@@ -233,7 +238,7 @@ def second_model(config: TrainConfig, adapters: bool) -> bool:
 
 
 def keeps_initial(config: TrainConfig) -> bool:
-    """Whether the weights that a run begins with are held for its reward source, and are not those of the reference."""
+    """Return True if a reward source needs the initial weights in memory and they are not those of the reference."""
     source = config.method.reward_source
     if source is None or source.baseline != "initial":
         return False
@@ -244,7 +249,7 @@ def keeps_initial(config: TrainConfig) -> bool:
 
 
 def notes(config: TrainConfig) -> Iterator[str]:
-    """What is likely not meant, as far as the recipe only shows it."""
+    """Yield notes on settings that are probably not intended, as far as the recipe shows them."""
     args, lora = config.engine.args, config.engine.lora
     if lora is not None and config.engine.dtype == "float32":
         yield "float32 base weights under adapters: they are frozen, so engine.dtype: bfloat16 halves their memory without loss"
@@ -271,7 +276,7 @@ def _positions(where: Path) -> int | None:
 
 
 def data_lines(data: DataConfig | None) -> list[str]:
-    """Where the rows come from and what is known of their columns without network; as `tasks.datasets.examples` reads them."""
+    """Return the source of the rows and the columns known without network, as `tasks.datasets.examples` reads them."""
     if data is None:
         return ["generated by the recipe's task"]
     data_set = None if _elsewhere(data) else examples(DataSource.of(data), prompts_first=data.prompt == "as_is")
@@ -282,10 +287,10 @@ def data_lines(data: DataConfig | None) -> list[str]:
 
 
 def _elsewhere(data: DataConfig) -> bool:
-    """Whether the rows are on the Hub, which a dry run does not ask."""
+    """Return True if the rows are on the Hub, which a dry run does not ask."""
     return not (looks_local(data.path) or Path(data.path).expanduser().exists())
 
 
 def _count(data: DataConfig) -> int | None:
-    """Rows that a run takes from a local file; None for a Hub id."""
+    """Return the number of rows that a run uses from a local file; None for a Hub id."""
     return None if _elsewhere(data) else len(read(DataSource.of(data)).rows)

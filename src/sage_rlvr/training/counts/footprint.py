@@ -2,9 +2,9 @@
 
     doctor RECIPE --model ID_OR_FOLDER --gpus 1 8 64 512
 
-Counted, and nothing timed: parameters; bytes by kind of tensor; floating-point operations of a step by what does them, products
-alone, attention over the whole square; bytes that a sampler reads; bytes that a guide moves through verl's driver. How long a
-step takes is these over what a machine is measured to do.
+Counted, not timed: parameters; bytes by kind of tensor; floating-point operations of a step by model (only matrix products,
+attention over the full square); bytes that a sampler reads; bytes that a guide moves through verl's driver. To estimate the time
+of a step, divide these by the measured speed of a machine.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from sage_rlvr.models.devices import device_of, dtype_of
 from sage_rlvr.models.folders import config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
-from sage_rlvr.training.counts.memory import unused_memory
-from sage_rlvr.training.loop_state import Loop
-from sage_rlvr.training.opening import LARGE
-from sage_rlvr.training.rollouts import problems_of_step
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.arguments import MICRO, MODEL, bare_arguments, rows_per_gpu
 
 COUNTED = "sage_counted"
 READ = {"ref_log_prob": 4, "old_log_probs": 4, "entropy": 4, "response_mask": 8, "rm_scores": 4}
-"""Bytes of a response token in each field that the verl trainer reads through TransferQueue to shape the reference's log-probs."""
+"""Bytes per response token in each field that the verl trainer reads through TransferQueue to shape the reference's log-probs."""
 WRITTEN = {"ref_log_prob": 4}
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model as its config.json describes it. numbers: parameters; kv: numbers in the cache of one token; vocabulary: logits of
-    one; hidden, layers: its width and depth."""
+    """Size of a model, from its config.json.
+
+    numbers         parameters
+    kv              numbers in the cache of one token
+    vocabulary      logits of one token
+    hidden, layers  width and depth
+    """
 
     where: Path
     numbers: int
@@ -54,7 +55,10 @@ class Size:
 
     @classmethod
     def of(cls, model: str) -> Size:
-        """Of a folder, "embedded" or a Hub id, of which config.json only is fetched. ConfigError if that cannot be had."""
+        """Return the size of a folder, "embedded" or a Hub id (only its config.json is fetched).
+
+        Raise ConfigError if that fails.
+        """
         where = _fetched(model)
         with loading(f"{where / 'config.json'}"):
             config = AutoConfig.from_pretrained(where).get_text_config()
@@ -66,7 +70,7 @@ class Size:
 
 
 def _fetched(model: str) -> Path:
-    """The folder of a model's config.json: here, in the Hub's cache, or asked of the Hub, that one file."""
+    """Return the folder of a model's config.json: a local one, the Hub's cache, or that one file downloaded from the Hub."""
     if (folder := config_folder(model)) is not None:
         return folder
     if model.count("/") != 1 or folder_of(model).exists():
@@ -91,7 +95,7 @@ class Pass:
 
 
 def forward_pass(size: Size, rows: int, length: int, half: bool) -> Pass:
-    """Counted on a model without memory, for `rows` texts of `length` tokens. half: in bfloat16.
+    """Count the forward pass for `rows` texts of `length` tokens on a model without memory. half: in bfloat16.
 
     Attention keeps its operands and its result, as a fused kernel does.
     """
@@ -133,7 +137,7 @@ def _attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
 
 
 def micro_batch(config: TrainConfig) -> tuple[int, bool]:
-    """(completions of a micro batch, whether its layers' activations are computed again in backward)."""
+    """Return (completions of a micro-batch, whether its layers' activations are recomputed in backward)."""
     if config.engine.name == "trl":
         fields = _fields(config)
         return int(fields["per_device_train_batch_size"]), bool(fields.get("gradient_checkpointing", True))
@@ -147,7 +151,7 @@ def micro_batch(config: TrainConfig) -> tuple[int, bool]:
 
 
 def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
-    """Bytes by kind of tensor: those a process holds all the time, and those of a micro batch and of sampling."""
+    """Yield lines of bytes by kind of tensor: permanent ones of a process, and those of a micro-batch and of sampling."""
     half = "bfloat16" in (dtype_of(config.engine), str(config.engine.args.get("dtype"))) or bool(config.engine.args.get("bf16"))
     width, limit = 2 if half else 4, config.rollout.max_new_tokens
     rows, again = micro_batch(config)
@@ -170,52 +174,15 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
 
 
 def memory_of(config: TrainConfig) -> tuple[int, str]:
-    """Bytes of memory where this machine would train the recipe, and what has them: its GPU, else the machine."""
+    """Return the bytes of memory for training the recipe on this machine, and their owner: the GPU if used, else the machine."""
     wanted = device_of(config.engine.device).type if config.engine.name == "loop" else "cuda"
     if wanted == "cuda" and torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(0).total_memory), torch.cuda.get_device_name(0)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine, on the CPU"
 
 
-def smaller(groups: int, share: float) -> str:
-    """The setting that helps where a micro batch of so many groups has room for this share of its activations."""
-    if (few := int(groups * share)) >= 1:
-        return f"set updates.micro_batch {few} or less, which gives the same update"
-    return "a single group has no room: set a smaller rollout.group_size or rollout.max_new_tokens, or engine.dtype bfloat16"
-
-
-def distinct(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens of the prompts, what several begin with counted once."""
-    seen = {tuple(prompt[:n]) for prompt in prompts for n in range(1, len(prompt) + 1)}
-    return len(seen)
-
-
-def lacks_room(loop: Loop, step: int) -> str:
-    """What is said before a step that may exceed the memory that is free; "" where it fits, as counted, and for small models.
-
-    Counted: gradients, the optimizer's moments, and the activations of a micro batch at full length, as transformers keeps them.
-    """
-    config, numbers = loop.config, sum(p.numel() for p in loop.policy.parameters() if p.requires_grad)
-    room = unused_memory(config)
-    if numbers < LARGE or room is None or config_folder(config.model) is None:
-        return ""
-    rollout, size, half = config.rollout, Size.of(config.model), dtype_of(config.engine) == "bfloat16"
-    prompts = [loop.ask(problem).ids for problem in problems_of_step(loop, step, 0, rollout.prompts_per_step)]
-    completions, _ = micro_batch(config)
-    groups = completions // rollout.group_size
-    rows = distinct(prompts[:groups]) + completions * rollout.max_new_tokens
-    state, activations = 12 * numbers, rows * forward_pass(size, 1, 64, half).kept // 64
-    if state + activations <= room:
-        return ""
-    parts = f"gradients and optimizer {state / 1e9:.1f}, activations of {rows:,} rows {activations / 1e9:.1f}"
-    return (
-        f"memory: a step takes up to {(state + activations) / 1e9:.1f} GB more ({parts}), and {room / 1e9:.1f} GB are free; "
-        f"{smaller(groups, (room - state) / activations)}"
-    )
-
-
 def fit_line(needed: int, there: int, what: str) -> str:
-    """Whether a process fits: all that it always holds, and the larger of a micro batch and of sampling."""
+    """Return a line on whether a process fits: its permanent tensors, and the larger of a micro-batch and of sampling."""
     fits = "fits in" if needed <= there else "does NOT fit in"
     return (
         f"about {needed / 1e9:.1f} GB at the peak, {fits} the {there / 1e9:.0f} GB of {what}; prompts, fragmentation and the "
@@ -224,7 +191,7 @@ def fit_line(needed: int, there: int, what: str) -> str:
 
 
 def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
-    """Floating-point operations of a step by who does them: products of all layers and the head, completions at full length."""
+    """Return floating-point operations of a step by model: products of all layers and the head, completions at full length."""
     count, limit, epochs = config.rollout.completions, config.rollout.max_new_tokens, config.updates.epochs
     row = forward_pass(size, 1, limit, False).operations + 2 * limit * size.hidden * size.vocabulary
     once = dict.fromkeys(["sampling", *(f"{who}'s scores" for who in scorers(config, _fields(config)))], count * row)
@@ -232,7 +199,7 @@ def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
 
 
 def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator[str]:
-    """A step's operations, and what is left of them and of the bytes for each of so many GPUs."""
+    """Yield lines on a step's operations, and the operations and bytes per GPU for each number of GPUs."""
     count, limit, dtype = config.rollout.completions, config.rollout.max_new_tokens, dtype_of(config.engine)
     parts, width = step_operations(size, config), 2 if dtype == "bfloat16" else 4
     total = sum(parts.values())
@@ -252,7 +219,10 @@ def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator
 
 
 def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequence[int]) -> list[str]:
-    """All of it, as `doctor` prints it. model: instead of the recipe's own; config: of an RL recipe. ConfigError as `Size.of`."""
+    """Return all lines, as `doctor` prints them. Raise ConfigError as `Size.of` does.
+
+    model: replaces the recipe's model. config: of an RL recipe.
+    """
     name = model or (config.model if config is not None else "embedded")
     size = Size.of(name)
     lines = [f"model {name}, from its config.json"]
@@ -270,5 +240,5 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
 
 
 def _fields(config: TrainConfig) -> dict[str, Any]:
-    """Of one process; empty if the engine is not TRL."""
+    """Return the trainer arguments of one process; empty if the engine is not TRL."""
     return grpo_arguments(config, "<run>/trl", 1) if config.engine.name == "trl" else {}

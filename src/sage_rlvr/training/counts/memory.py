@@ -1,4 +1,4 @@
-"""Memory of the machine that trains: what is free, what this process holds, and the peak of a step."""
+"""Memory of the machine that trains: free memory, memory of this process, and the peak of a step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.models.devices import device_of
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 
 
-def reset_peak(loop: Loop) -> None:
-    """Begin a new peak, where the system can."""
+def reset_peak(loop: TrainState) -> None:
+    """Start a new peak measurement, if the system can."""
     if next(loop.policy.parameters()).device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
@@ -21,15 +21,15 @@ def reset_peak(loop: Loop) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_memory(loop: Loop) -> int | None:
-    """Bytes at the peak since then; None where the system does not say."""
+def peak_memory(loop: TrainState) -> int | None:
+    """Return the peak in bytes since then; None if the system does not report it."""
     if next(loop.policy.parameters()).device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return _bytes_in("/proc/self/status", "VmHWM")
 
 
 def unused_memory(config: TrainConfig) -> int | None:
-    """Bytes that this process can still have where the recipe trains; None where the system does not say."""
+    """Return the bytes that this process can still allocate on the training device; None if the system does not report it."""
     if device_of(config.engine.device).type == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     free, own = _bytes_in("/proc/meminfo", "MemAvailable"), _bytes_in("/proc/self/status", "VmRSS")
@@ -41,7 +41,7 @@ def unused_memory(config: TrainConfig) -> int | None:
 
 
 def free_memory(config: TrainConfig) -> int | None:
-    """Bytes that a run can have: what is unused, and what this process holds; None where the system does not say."""
+    """Return the bytes that a run can have: unused ones, and those of this process; None if the system does not report it."""
     unused = unused_memory(config)
     on_gpu = device_of(config.engine.device).type == "cuda"
     own = torch.cuda.memory_allocated() if on_gpu else _bytes_in("/proc/self/status", "VmRSS")
@@ -49,7 +49,7 @@ def free_memory(config: TrainConfig) -> int | None:
 
 
 def _bytes_in(file: str, name: str) -> int | None:
-    """A field in kilobytes of a file of the kernel; None where it is not there."""
+    """Return a field, given in kilobytes, of a kernel file; None if it does not exist."""
     with suppress(OSError, ValueError):
         for row in Path(file).read_text().splitlines():
             if row.startswith(f"{name}:"):

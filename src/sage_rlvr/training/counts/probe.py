@@ -1,11 +1,11 @@
-"""What a step of a recipe costs on this machine, from a probe of about ten seconds: the loop on few prompts, scaled by rows.
+"""Cost of a recipe's step on this machine, from a probe of about twenty seconds: the loop on few prompts, scaled by rows.
 
     sampling   the prompts with one new token, and with a few more, of few and of all prompts: the prefill, and a decode step as a
                line over the rows; completions of few prompts to their end give the lengths
-    the rest   whole steps on one prompt and on few: scores, update and memory as a line over the rows of a forward pass
+    the rest   complete steps on one prompt and on few: scores, update and memory as a line over the rows of a forward pass
 
-A row is a token that a forward pass computes: what all prompts begin with counts once, a prompt once for its group, a
-completion's tokens each. The probe trains a copy in memory and writes no file.
+A row is a token that a forward pass computes: the common prefix of all prompts counts once, a prompt once for its group, and all
+tokens of each completion. The probe trains a copy in memory and writes no file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,14 +24,15 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.devices import GROWTH, FreedMemory, dtype_of, slow_bfloat16
 from sage_rlvr.models.folders import config_folder
 from sage_rlvr.tasks.base import turns_of
+from sage_rlvr.training.base_samples import BaseSamples
 from sage_rlvr.training.counts.dry_run import tensor_bytes
-from sage_rlvr.training.counts.footprint import distinct, smaller
 from sage_rlvr.training.counts.memory import free_memory, peak_memory, reset_peak
+from sage_rlvr.training.counts.room import distinct, smaller
 from sage_rlvr.training.loop import build, train_step
-from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.rollouts import draw_rollout, problems_of_step
 
-PART_SECONDS = 2.0  # of one part of the probe at most, as far as its size can be chosen
+PART_SECONDS = 1.0  # of one part of the probe at most, as far as its size can be chosen
 MORE_TOKENS = 6  # decode steps whose time is measured
 SMALL = 2  # new tokens of the smaller of two steps
 STEP = 1  # that is taken again and again: step 0 may do more than others
@@ -48,8 +49,8 @@ class Cost:
     gradient. length: mean new tokens of a completion; alive: share of completions that have a t-th token; known: the share of the
     probe's completions that ended by themselves or at the recipe's limit.
     prefill: seconds of one prompt; decode: of a decode step over its rows; sampling, rest: of a step; loading, took: of loading,
-    and of the probe after it. advice: of a faster dtype. memory: bytes at the peak over rows of a forward pass, None where it
-    cannot be measured; room: bytes that a run can have. rate: products, operations a second.
+    and of the probe after it. advice: of a faster dtype. memory: bytes at the peak over rows of a forward pass, None if it
+    cannot be measured; room: bytes that a run can have. rate: products, operations per second.
     """
 
     config: TrainConfig
@@ -70,16 +71,16 @@ class Cost:
     took: float
     advice: str = ""
     growth: float = 1.0
-    """Resident memory of a run over that of a step: `devices.GROWTH` where the process keeps freed memory."""
+    """Resident memory of a run divided by that of a step: `devices.GROWTH` if the process keeps freed memory."""
 
     @property
     def dtype(self) -> str:
-        """Of the weights: `engine.dtype`, `auto` resolved."""
+        """Dtype of the weights: `engine.dtype`, `auto` resolved."""
         return dtype_of(self.config.engine)
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.sampling + self.rest
 
     @property
@@ -88,7 +89,7 @@ class Cost:
         return None if self.memory is None else self.memory[0] + self.memory[1] * self.passing
 
     def evaluation(self, problems: int, samples: int) -> float:
-        """Seconds of an evaluation by samples, the start of its process and its loading included."""
+        """Seconds of an evaluation by samples, including the start of its process and its loading."""
         return 2 * self.loading + problems * (self.prefill + decoding(self.decode, samples, self.alive))
 
     def lines(self) -> Iterator[str]:
@@ -110,7 +111,7 @@ class Cost:
 
     @property
     def fits(self) -> bool:
-        """Whether a run has room; True where memory cannot be measured."""
+        """True if a run has enough memory, or if memory cannot be measured."""
         return self.peak is None or self.room is None or self.growth * self.peak <= self.room
 
     def room_line(self) -> str:
@@ -131,12 +132,12 @@ def _unknown(known: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """ "40 s", "12 min" or "3.4 h"."""
+    """Return seconds as "40 s", "12 min" or "3.4 h"."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def check_state(config: TrainConfig) -> None:
-    """ConfigError where the counted weights, reference, gradients and moments exceed the free memory."""
+    """Raise ConfigError if the counted weights, reference, gradients and moments exceed the free memory."""
     where, room = config_folder(config.model), free_memory(config)
     if where is None or room is None:
         return
@@ -148,22 +149,34 @@ def check_state(config: TrainConfig) -> None:
         )
 
 
-def probe(config: TrainConfig) -> Cost:
-    """Load the policy and measure. ConfigError where the recipe is of another engine, has no room, or samples episodes."""
+def probe(config: TrainConfig, say: Callable[[str], None] = lambda line: None, base: BaseSamples | None = None) -> Cost:
+    """Load the policy and measure a step.
+
+    Raise ConfigError if the recipe is for another engine, has not enough memory, or samples episodes.
+
+    Args:
+        config: the recipe.
+        say: called with the current measurement.
+        base: as in `loop.build`.
+    """
     if config.engine.name != "loop":
         raise ConfigError(f"engine.name {config.engine.name}: only the loop is probed; `doctor RECIPE` counts for the others")
     check_state(config)
     began = time.perf_counter()
-    loop = build(config)
+    say(f"probe: loading {config.model}")
+    loop = build(config, base)
     if turns_of(loop.task) > 1:
         raise ConfigError(f"task {loop.task.name}: a step of episodes is not probed")
     loading, began = time.perf_counter() - began, time.perf_counter()
     prompts = _prompts(loop)
+    say("probe: a small step, which chooses the size of the others")
     cap, few = _sizes(loop, prompts)
+    say(f"probe: sampling, {few} of {len(prompts)} prompts with {cap} new tokens")
     part = _with(loop, few, cap)
     lengths = _lengths(part, prompts[:few])
     alive = survival(lengths, cap, config.rollout.max_new_tokens)
     prefill, decode = _sampling(loop, prompts, few)
+    say("probe: whole steps")
     rest, memory = _steps(loop, lengths, few, cap)
     passes = passes_of(config, prompts, sum(alive))
     return Cost(
@@ -191,13 +204,13 @@ def probe(config: TrainConfig) -> Cost:
 # ---- sizes
 
 
-def _prompts(loop: Loop) -> list[list[int]]:
-    """Those of the step that is measured."""
+def _prompts(loop: TrainState) -> list[list[int]]:
+    """Return the prompts of the measured step."""
     return [list(loop.ask(problem).ids) for problem in problems_of_step(loop, STEP, 0, loop.config.rollout.prompts_per_step)]
 
 
-def _with(loop: Loop, prompts: int, tokens: int) -> Loop:
-    """The loop with so many prompts a step and new tokens at most."""
+def _with(loop: TrainState, prompts: int, tokens: int) -> TrainState:
+    """Return the loop with so many prompts per step and at most so many new tokens."""
     rollout, updates = loop.config.rollout, loop.config.updates
     small = replace(rollout, prompts_per_step=prompts, max_new_tokens=min(tokens, rollout.max_new_tokens))
     micro = None if updates.micro_batch is None else min(updates.micro_batch, prompts)
@@ -206,8 +219,8 @@ def _with(loop: Loop, prompts: int, tokens: int) -> Loop:
     return replace(loop, config=config)
 
 
-def _sizes(loop: Loop, prompts: Sequence[list[int]]) -> tuple[int, int]:
-    """(new tokens, prompts) that a part of the probe can afford; the first calls, which are slower, are made here."""
+def _sizes(loop: TrainState, prompts: Sequence[list[int]]) -> tuple[int, int]:
+    """Return (new tokens, prompts) that a part of the probe can afford; makes the first calls, which are slower."""
     _draw(loop, prompts[:1], 2)
     first, more = _draw(loop, prompts[:1], 1), _draw(loop, prompts[:1], 1 + MORE_TOKENS)
     each = max(1e-4, (more - first) / MORE_TOKENS)
@@ -222,9 +235,10 @@ def _sizes(loop: Loop, prompts: Sequence[list[int]]) -> tuple[int, int]:
 
 
 def survival(lengths: Any, cap: int, limit: int) -> tuple[float, ...]:
-    """Share of completions with at least t new tokens, t from 1 to `limit`, from lengths of which those at `cap` are cut.
+    """Return the share of completions with at least t new tokens, t from 1 to `limit`; lengths equal to `cap` were truncated.
 
-    Beyond the cap completions end at the rate at which tokens ended them below it."""
+    Beyond the cap completions end at the rate at which tokens ended them below it.
+    """
     known = [float((lengths >= t).double().mean()) for t in range(1, cap + 1)]
     ended, tokens = float((lengths < cap).sum()), float(lengths.sum())
     stays = 1 - ended / tokens if tokens else 1.0
@@ -234,7 +248,7 @@ def survival(lengths: Any, cap: int, limit: int) -> tuple[float, ...]:
 
 
 def passes_of(config: TrainConfig, prompts: Sequence[Sequence[int]], length: float) -> list[float]:
-    """Rows of each forward pass with gradient over groups of completions of this mean length."""
+    """Return the rows of each forward pass with gradient over groups of completions of this mean length."""
     groups = config.updates.micro_batch or len(prompts) // config.updates.minibatches
     parts = [prompts[first : first + groups] for first in range(0, len(prompts), groups)]
     return [distinct(part) + len(part) * config.rollout.group_size * length for part in parts]
@@ -243,20 +257,20 @@ def passes_of(config: TrainConfig, prompts: Sequence[Sequence[int]], length: flo
 # ---- measured
 
 
-def _draw(loop: Loop, prompts: Sequence[list[int]], tokens: int) -> float:
-    """Seconds of sampling groups with so many new tokens."""
+def _draw(loop: TrainState, prompts: Sequence[list[int]], tokens: int) -> float:
+    """Return the seconds of sampling groups with so many new tokens."""
     small, began = _with(loop, len(prompts), tokens), _now(loop)
     draw_rollout(small, list(prompts), STEP)
     return _now(loop) - began
 
 
-def _lengths(loop: Loop, prompts: Sequence[list[int]]) -> Any:
-    """(B,) new tokens of completions of these prompts."""
+def _lengths(loop: TrainState, prompts: Sequence[list[int]]) -> Any:
+    """Return the (B,) new tokens of completions of these prompts."""
     return draw_rollout(loop, list(prompts), STEP).lengths.cpu()
 
 
-def _sampling(loop: Loop, prompts: Sequence[list[int]], few: int) -> tuple[float, Line]:
-    """(seconds of the prefill of all prompts with their first token, a decode step over its rows)."""
+def _sampling(loop: TrainState, prompts: Sequence[list[int]], few: int) -> tuple[float, Line]:
+    """Return (seconds of the prefill of all prompts with their first token, a decode step over its rows)."""
     size = loop.config.rollout.group_size
     first = _draw(loop, prompts[:few], 1)
     most = max(few, min(len(prompts), int(few * 2 * PART_SECONDS / max(first, 1e-6))))
@@ -267,8 +281,8 @@ def _sampling(loop: Loop, prompts: Sequence[list[int]], few: int) -> tuple[float
     return first * len(prompts) / count if count == most else _draw(loop, prompts[:most], 1) * len(prompts) / most, line(steps)
 
 
-def _steps(loop: Loop, lengths: Any, few: int, cap: int) -> tuple[Line, Line | None]:
-    """(seconds of a step without its sampling, bytes at its peak) over the rows of a step."""
+def _steps(loop: TrainState, lengths: Any, few: int, cap: int) -> tuple[Line, Line | None]:
+    """Return (seconds of a step without its sampling, bytes at its peak) over the rows of a step."""
     least, seconds, peaks = loop.config.updates.minibatches, {}, {}
     for count, tokens in ((least, SMALL), (few, cap)):
         part = _with(loop, count, tokens)
@@ -283,8 +297,8 @@ def _steps(loop: Loop, lengths: Any, few: int, cap: int) -> tuple[Line, Line | N
     return line(seconds), line(peaks) if peaks else None
 
 
-def _step(loop: Loop, step: int = STEP) -> float:
-    """Seconds of a whole step."""
+def _step(loop: TrainState, step: int = STEP) -> float:
+    """Return the seconds of a complete step."""
     began = _now(loop)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of completions that the probe cuts
@@ -293,12 +307,12 @@ def _step(loop: Loop, step: int = STEP) -> float:
 
 
 def decoding(decode: Line, rows: int, alive: Sequence[float]) -> float:
-    """Seconds of the decode steps behind the first token, with fewer rows as completions end."""
+    """Return the seconds of the decode steps after the first token, with fewer rows as completions end."""
     return sum(decode[0] + decode[1] * rows * share for share in alive[1:] if rows * share >= 0.5)
 
 
 def line(points: dict[Any, float]) -> Line:
-    """Through one or two points; neither part is negative."""
+    """Return the line through one or two points; neither part is negative."""
     (low, at_low), *more = sorted(points.items())
     if not more:
         return 0.0, at_low / low
@@ -307,23 +321,28 @@ def line(points: dict[Any, float]) -> Line:
     return max(0.0, at_high - slope * high), slope
 
 
-def _now(loop: Loop) -> float:
+def _now(loop: TrainState) -> float:
     if next(loop.policy.parameters()).device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _rate(loop: Loop) -> float:
-    """Products of the model's own width and type, operations a second."""
+def _rate(loop: TrainState) -> float:
+    """Return the speed of products of the model's width and dtype, operations per second.
+
+    On a GPU many are queued per synchronization.
+    """
     weight = next(loop.policy.parameters())
     width: int = loop.policy.config.hidden_size
     rows, began, many = 512, 0.0, 0
+    queued = 100 if weight.device.type == "cuda" else 1
     a = torch.ones(rows, width, dtype=weight.dtype, device=weight.device)
     b = torch.ones(width, 4 * width, dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
         torch.mm(a, b)
         began = _now(loop)
         while (spent := _now(loop) - began) < 0.2:
-            torch.mm(a, b)
-            many += 1
+            for _ in range(queued):
+                torch.mm(a, b)
+            many += queued
     return 2 * rows * width * 4 * width * many / spent

@@ -2,7 +2,8 @@
 
 Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch of TRL), given.py and release.py (what raises an
 error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
-run.py trains a recipe; sft.py is supervised fine-tuning before RL. pass_at_k.py evaluates any of TRL's trainers on held-out rows
+run.py trains a recipe (task_reward.py has its verdicts, card.py the content of its model card);
+sft.py is supervised fine-tuning before RL. pass_at_k.py evaluates any of TRL's trainers on held-out rows
 (held_out.py samples, evaluations.py stores).
 
 `grpo_config` returns the arguments for a method; `environment_of` makes an environment of a task for chat models. All

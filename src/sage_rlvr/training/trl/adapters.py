@@ -15,7 +15,7 @@ MOVES_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # init_lora_wei
 
 
 def check_adapters(model: Any) -> None:
-    """Before TRL makes its second adapter beside one that is there already."""
+    """Raise ConfigError for adapters that TRL's second adapter, which it makes later, would break."""
     init = init_of(model.peft_config.get(TRAINED))
     refuse(
         (
@@ -33,7 +33,7 @@ def check_adapters(model: Any) -> None:
 
 
 def init_of(config: Any) -> str:
-    """`init_lora_weights` of a LoRA config in lower case; "true" where it is not said."""
+    """Return `init_lora_weights` of a LoRA config in lower case; "true" if it is not set."""
     return str(getattr(config, "init_lora_weights", True)).lower()
 
 
@@ -49,7 +49,7 @@ def check_trained(model: Any) -> None:
 
 
 def is_of(adapter: str, name: str) -> bool:
-    """Whether the parameter of this dotted name belongs to the adapter."""
+    """Return True if the parameter of this dotted name belongs to the adapter."""
     return adapter in name.split(".")
 
 
@@ -66,7 +66,7 @@ def values_of(model: Any, adapter: str = "") -> dict[str, Tensor]:
 
 
 def starts_at_zero(model: Any) -> bool:
-    """Whether it can be seen that the trained adapter adds nothing: LoRA without DoRA whose last factor is 0."""
+    """Return True if the trained adapter certainly adds nothing: LoRA without DoRA whose last factor is 0."""
     config = model.peft_config[TRAINED]
     if config.peft_type.value != "LORA" or getattr(config, "use_dora", False):
         return False
@@ -77,7 +77,7 @@ def starts_at_zero(model: Any) -> bool:
 
 @torch.no_grad()
 def copy_adapter(model: Any) -> None:
-    """The adapter "ref" becomes a copy of the trained one; made where there is none. Draws nothing at random."""
+    """Make the adapter "ref" a copy of the trained one, and create it if necessary. Uses no random numbers."""
     if ADAPTER not in model.peft_config:
         config = copy.deepcopy(model.peft_config[TRAINED])
         if hasattr(config, "init_lora_weights"):

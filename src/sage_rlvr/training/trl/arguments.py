@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import FinetuneConfig, TrainConfig
-from sage_rlvr.core.anchor import is_sampled
+from sage_rlvr.core.anchor import Anchor, is_sampled
+from sage_rlvr.core.guides import factors
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import refuse
 from sage_rlvr.training.engines import check, fields_of
@@ -139,7 +140,7 @@ def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[s
 
 
 def world_size() -> int:
-    """Ranks of this launch: 1, or what torchrun and accelerate say."""
+    """Return the number of ranks of this launch: 1, or the number from torchrun and accelerate."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -154,13 +155,23 @@ def rows_of_rank(batch_size: int, ranks: int) -> int:
 
 
 def scores_rollouts(fields: Mapping[str, Any], reads_logps: bool) -> bool:
-    """Whether the policy scores its own rollout when it is generated, beside the forward passes of training.
+    """Return True if the policy scores its own rollout at generation, in addition to the forward passes of training.
 
-    fields: of a GRPOConfig. TRL does where the weights move before it is done with the rollout, and to correct vLLM's sampling.
+    TRL does so if the weights change before it has finished with the rollout, and to correct vLLM's sampling. fields: of a
+    GRPOConfig.
     """
     window = fields["steps_per_generation"] * fields["num_iterations"]
     corrected = fields.get("use_vllm") and fields.get("vllm_importance_sampling_correction", True)
     return bool(reads_logps or corrected or fields["gradient_accumulation_steps"] % window)
+
+
+def reads_whole_batch(anchor: Anchor | None, steps_per_generation: int) -> bool:
+    """Return True if q depends on all rows of a generation batch that TRL's loss sees in several parts.
+
+    The policy then scores the batch at generation, so that q is the same with and without gradient accumulation.
+    """
+    of_batch = anchor is not None and any(part.depends_on == "batch" for part in factors(anchor.guide))
+    return of_batch and steps_per_generation != 1
 
 
 def method_of(config: TrainConfig) -> Method:

@@ -1,8 +1,9 @@
-"""What SageTrainer changes in a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics, and the advantages.
+"""Changes of SageTrainer to a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics, and the advantages.
 
-    A, state = credit(method, r, signals, log q, state)        A (rows,), or (rows, T) where a part looks at tokens
+    A, state = credit(method, r, signals, log q, state)        A (rows,), or (rows, T) if a part looks at tokens
 
-Groups may lie across ranks, so what the core reads is gathered first. TRL's loss takes both shapes and subtracts nothing.
+Groups may be spread over ranks, so the signals that the core reads are gathered first. TRL's loss accepts both shapes and subtracts
+nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from sage_rlvr.core.advantages import GroupCentered, GroupNormalized, sees
 from sage_rlvr.core.anchor import PER_COMPLETION, Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.guides import clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Credit, Method, credit, has_signal
+from sage_rlvr.core.method import Advantages, Method, credit, has_signal, kl_prompts
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.base_samples import BaseCounts
 from sage_rlvr.training.engines import kl_in_reward
 from sage_rlvr.training.trl.protocols import Inputs, PolicyTrainer, TrlTrainer
 
 
 @dataclass(frozen=True, eq=False)
 class GenerationBatch:
-    """A generation batch: `output`, this rank's rows of it, and of all ranks:
+    """A generation batch: `output`, this rank's rows of it, and values of all ranks.
 
-    rewards (P, G), NaN in dropped groups and where a completion has none; row_ids (P * G,), the number of each row among
-    the `count` rows that were drawn for it; kept_share, the groups that are not dropped among the P (1 where all are:
-    there is nothing to scale then).
+    rewards     (P, G), NaN in dropped groups and for a completion without one
+    row_ids     (P * G,), the number of each row among the `count` rows that were sampled for it
+    kept_share  the share of groups that are not dropped among the P (1 if there is nothing to scale)
     """
 
     output: Inputs
@@ -57,11 +59,11 @@ def shape_inputs(
 ) -> None:
     """ref_per_token_logps <- ref_per_token_logps + log q, float32, with `logps` and `entropies` (B, T) those of pi_old.
 
-    Beside it: sage_log_q, sage_ref_logps (the reference as it was) and sage_q_clamped, all (B, T). `state` is the
-    trainer's: step and total steps of the schedules and the noise. Flat leaves the reference as it is, its dtype too.
+    Also sets sage_log_q, sage_ref_logps (the reference as it was) and sage_q_clamped, all (B, T). `state` is the
+    trainer's: step and total steps of the schedules and the noise. Flat leaves the reference unchanged, including its dtype.
     """
     reference = inputs["ref_per_token_logps"]
-    signals = Signals(logps, reference, counted(inputs), inputs["sage_row_ids"], entropies)
+    signals = Signals(logps, reference, counted(inputs), inputs["sage_row_ids"], entropies, places=inputs.get("sage_places"))
     rows, width = slice(None), reference.shape[1]
     # A guide of the batch reads percentiles or permutes rows: over one rank's rows alone each rank would have another q.
     if any(part.depends_on == "batch" for part in factors(anchor.guide)):
@@ -76,7 +78,10 @@ def shape_inputs(
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
     """The signals of all ranks, and which rows of them are this rank's."""
-    names = ("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems", "hidden")
+    names = (
+        *("old_logps", "ref_logps", "mask", "row_ids", "entropies", "rewards", "answers", "problems", "hidden", "places"),
+        "base_counts",
+    )
     gathered = {name: pad_and_gather(getattr(signals, name), accelerator) for name in names}
     local = signals.mask.shape[0]
     first = accelerator.process_index * local
@@ -86,7 +91,7 @@ def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
 def pad_and_gather(value: Tensor | None, accelerator: Any) -> Tensor | None:
     """The rows of all ranks, (B, T) or (B, T, C) padded on the right to the widest of them; None stays None."""
     if value is not None and value.dim() >= 2:  # accelerate pads a bool into an int64, on the padded rank alone
-        value = accelerator.pad_across_processes(value.float(), dim=1)
+        value = accelerator.pad_across_processes(value.float() if value.dtype == torch.bool else value, dim=1)
     return None if value is None else accelerator.gather(value)
 
 
@@ -117,11 +122,13 @@ def reads_logps(method: Method | None) -> bool:
     return method is not None and (method.token_weight is not None or kl_in_reward(method) or "logps" in method.needs)
 
 
+
+
 def computes_advantages(method: Method) -> bool:
-    """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
+    """Return True if `SageTrainer` computes the advantages, because TRL's formula is another or has no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     changed = any(extra.changes_credit for extra in method.extras)
-    more = changed or method.rollout is not None or bool(method.start())
+    more = changed or method.rollout is not None or bool(method.start()) or kl_prompts(method.anchor) is not None
     return not known or more or reads_logps(method)
 
 
@@ -153,7 +160,7 @@ def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trai
         return
     signals, log_q = None, None
     # The advantages read more of a completion than its reward: its length, its answer, its log-probs.
-    if sees(method.advantage) or method.extras or reads_logps(method):
+    if sees(method.advantage) or method.extras or reads_logps(method) or kl_prompts(method.anchor) is not None:
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)
@@ -170,11 +177,13 @@ def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trai
     # TRL's loss multiplies by beta later, in which this scale is too (`_beta_of_method`): reward and KL keep their proportion.
     output["advantages"] = (scale * (rows if rows.dim() == 1 else rows[:, :width])).to(output["advantages"])
     output["sage_scale"] = torch.tensor(scale)
+    if credited.kl_weights is not None and not kl_in_reward(method):
+        output["sage_kl_weights"] = credited.kl_weights[first : first + local]
     output["sage_signal"] = has_signal(method, credited.grouped.flatten()[first : first + local], counted(output))
 
 
-ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "sage_problems", "sage_support")
-"""Read when a rollout is scored, kept no longer."""
+ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "sage_problems", "sage_support", "sage_base_counts")
+"""Fields that are read when a rollout is scored and not kept longer."""
 
 
 def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
@@ -201,6 +210,27 @@ def answers_of(output: Inputs, rows: list[dict[str, Any]], processor: Any, key: 
 def problems_of(rows: list[dict[str, Any]], device: torch.device) -> Tensor:
     """(B,) int64, the problem of each row of the data: its prompt."""
     return torch.tensor([answer_id(repr(row["prompt"])) for row in rows], device=device)
+
+
+def base_counts_of(rows: list[dict[str, Any]], counts: BaseCounts, device: torch.device) -> Tensor:
+    """(B, 2) int64, right ones and all of the base model's samples of the problem of each row. DataError unless `counts` returns
+    two such numbers."""
+    found = []
+    for row in rows:
+        pair = counts(row)
+        right, tried = pair if isinstance(pair, tuple) and len(pair) == 2 else (1, 0)
+        if not 0 <= right <= tried or not tried:
+            raise DataError(f"base_counts returned {pair!r}; it must return (right samples, all samples) of the row's problem")
+        found.append((right, tried))
+    return torch.tensor(found, dtype=torch.int64, device=device)
+
+
+def gated(anchor: Anchor, inputs: Inputs, logps: Tensor) -> Tensor:
+    """The reference's log-probs (B, T) for a loss in which the KL of rows with sage_kl_weights = 0 must not act: there those of the
+    policy itself, detached, so that k3, and its gradient, are 0."""
+    reference, weights = inputs["sage_ref_logps"], inputs["sage_kl_weights"]
+    shaped = reference if is_flat(anchor.guide) else anchor_logps(reference, inputs["sage_log_q"])
+    return torch.where(weights[:, None] > 0, shaped, logps.detach().to(shaped))
 
 
 @contextmanager
@@ -266,6 +296,8 @@ def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signa
         answers=output.get("sage_answers"),
         problems=output.get("sage_problems"),
         hidden=output.get("sage_hidden"),
+        places=output.get("sage_places"),
+        base_counts=output.get("sage_base_counts"),
     )
     log_q = output.get("sage_log_q")
     return over_ranks(local, accelerator)[0], None if log_q is None else pad_and_gather(log_q, accelerator)
@@ -281,30 +313,36 @@ def group_advantages(
     total_steps: int,
     key: Key | None = None,
     state: State | None = None,
-) -> Credit:
-    """`credit` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
+) -> Advantages:
+    """`credit` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there. So is its weight
+    of the KL.
 
-    A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError if a group lacks some and the
-    advantages of all groups hang together: BNPO's Beta density reads the share of right completions of each, and a running
-    state moves with whole rollouts only.
+    A group that lacks some is a smaller group, and one of fewer than two gets 0. Statistics of the rollout, such as the quantiles
+    of a token weight, are over all its rows. DataError if a group lacks some and the advantages of all groups hang together: BNPO's
+    Beta density reads the share of right completions of each, and a running state moves with whole rollouts only.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
     whole = bool(state) or method.advantage.couples_prompts
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
         raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
-    wide: Tensor | None = None
-    grouped = rewards.new_zeros(rewards.numel())
-    for part in scored_parts(rewards):
-        rows = part.flatten()
-        chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
-        shift = None if log_q is None else log_q[rows]
-        own = rewards.flatten()[rows].reshape(part.shape)
-        credited = credit(method, own, chosen, shift, step, total_steps, key, state)
-        values, state = credited.advantages, credited.state
-        wide = values.new_zeros(rewards.numel(), *values.shape[1:]) if wide is None else wide
-        wide[rows], grouped[rows] = values, credited.grouped.flatten()
-    advantages = rewards.new_zeros(rewards.numel()) if wide is None else wide
-    return Credit(advantages, grouped.reshape(rewards.shape), state)
+    parts = scored_parts(rewards)
+    if not parts:
+        return Advantages(rewards.new_zeros(rewards.numel()), torch.zeros_like(rewards), state)
+    in_groups = torch.cat([part.flatten() for part in parts])
+    alone = torch.ones(rewards.numel(), dtype=torch.bool, device=rewards.device).index_fill(0, in_groups, False)
+    rows = torch.cat([in_groups, alone.nonzero().flatten()])
+    own = [rewards.flatten()[part] for part in parts]
+    chosen = None if signals is None else signals.take(rows, signals.row_ids[rows])
+    shift = None if log_q is None else log_q[rows]
+    credited = credit(method, own, chosen, shift, step, total_steps, key, state, ungrouped=int(alone.sum()))
+    values = credited.advantages
+    advantages, grouped = values.new_zeros(rewards.numel(), *values.shape[1:]), rewards.new_zeros(rewards.numel())
+    advantages[rows], grouped[in_groups] = values, credited.grouped.flatten()
+    kl_weights = None
+    if credited.kl_weights is not None:
+        kl_weights = rewards.new_zeros(rewards.numel())
+        kl_weights[rows] = credited.kl_weights
+    return Advantages(advantages, grouped.reshape(rewards.shape), credited.state, kl_weights=kl_weights)
 
 
 def scored_parts(rewards: Tensor) -> list[Tensor]:

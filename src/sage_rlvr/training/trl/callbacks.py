@@ -22,7 +22,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.runs import MANIFEST, RunDir, StopFlag, newest_complete, replacing_folder, seal, writing
-from sage_rlvr.training.state import check_replaceable
+from sage_rlvr.training.state import check_replaceable, seal_policy
 from sage_rlvr.training.trackers import check_installed, skip_logged_steps
 
 CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
@@ -160,7 +160,7 @@ def carry_on(
 
 
 def save_trained(trainer: Any, folder: Path, card: Callable[[], str] | None = None) -> None:
-    """What was trained (a policy, or its adapter), its tokenizer and `card`, whole or not at all.
+    """Save the trained policy, or its adapter, its tokenizer and `card`, atomically.
 
     Called on all ranks, because sharded weights are gathered; only the first one writes.
     """
@@ -175,6 +175,7 @@ def save_trained(trainer: Any, folder: Path, card: Callable[[], str] | None = No
             (partial / name).unlink(missing_ok=True)
         if card is not None:
             (partial / "README.md").write_text(card(), encoding="utf-8")
+        seal_policy(partial)
 
 
 # ---- metrics

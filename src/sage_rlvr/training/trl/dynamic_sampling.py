@@ -35,7 +35,7 @@ from sage_rlvr.training.trl.reward_source import looked_at
 
 
 def draw_all(trainer: PolicyTrainer, inputs: list[dict[str, Any]]) -> GenerationBatch:
-    """TRL's generation batch for `inputs`, all of it kept."""
+    """Return TRL's generation batch for `inputs`, all groups kept."""
     output, rewards = trainer._draw(inputs)
     return GenerationBatch(output, rewards, torch.arange(rewards.numel(), device=rewards.device), rewards.numel())
 

@@ -21,14 +21,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.episodes import responses_of, sample_episodes
-from sage_rlvr.models.policy import Asking, in_messages, load_tokens
+from sage_rlvr.models.policy import PromptRenderer, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.training.model_card import truncated
-from sage_rlvr.training.problems import TaskReward
+from sage_rlvr.training.trl.card import truncated
 from sage_rlvr.training.trl.protocols import TrlTrainer
 from sage_rlvr.training.trl.reference_model import sharded
+from sage_rlvr.training.trl.task_reward import TaskReward
 
 OVER = "The task is over."
 
@@ -36,7 +36,7 @@ OVER = "The task is over."
 class Episodes:
     """A `rollout_func` of TRL for a task with turns; `TaskReward` judges what it drew, by the column `said`."""
 
-    def __init__(self, asking: Asking, prompts: Sequence[Any], problems: Sequence[Any]) -> None:
+    def __init__(self, asking: PromptRenderer, prompts: Sequence[Any], problems: Sequence[Any]) -> None:
         """prompts: of the rows, as TRL is given them. ConfigError for one prompt of two problems: TRL names an episode's problem
         by its prompt only."""
         self.asking, self.known = asking, dict[str, Any]()
@@ -55,7 +55,7 @@ class Episodes:
         """One episode for each prompt of this rank."""
         args, step, tokens = trainer.args, trainer.state.global_step, self.asking.tokens
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        check_sampler(trainer, policy)
+        check_sampler(trainer, policy, "episodes")
         self.drawn = (step, self.drawn[1] + 1 if self.drawn[0] == step else 0)
         problems = [self.known[json.dumps(prompt)] for prompt in prompts]
         prompt_ids = [list(self.asking(problem).ids) for problem in problems]
@@ -76,7 +76,7 @@ def episodes_of(
     """The rollout function of a recipe whose task has turns; prompts: of its rows; options: chat_template_kwargs."""
     form = reward.task.form or FORMATS["as_is"]
     tokens = replace(load_tokens(where), tokenizer=tokenizer)
-    asking = Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None, options)
+    asking = PromptRenderer(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None, options)
     return Episodes(asking, prompts, reward.problems)
 
 
@@ -122,17 +122,17 @@ def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedToke
     return TaskEnvironment
 
 
-def check_sampler(trainer: TrlTrainer, policy: PreTrainedModel) -> None:
+def check_sampler(trainer: TrlTrainer, policy: PreTrainedModel, what: str) -> None:
     """ConfigError if this package's sampler cannot draw from the policy that TRL trains, or if TRL would truncate its
-    distribution.
+    distribution. what: it draws, the subject of messages, in the plural.
     """
     cuts = truncated(trainer.args)
     refuse(
-        (bool(trainer.args.use_vllm), "engine.args.use_vllm = True: episodes are drawn by this package's sampler; set it to false"),
-        (bool(cuts), f"engine.args {', '.join(cuts)}: episodes are drawn from the full distribution; remove these settings"),
+        (bool(trainer.args.use_vllm), f"engine.args.use_vllm = True: {what} are drawn by this package's sampler; set it to false"),
+        (bool(cuts), f"engine.args {', '.join(cuts)}: {what} are drawn from the full distribution; remove these settings"),
         (
             hasattr(policy, "peft_config") or sharded(trainer),
-            "episodes need the full weights of the policy in each process, but the weights are sharded or an "
+            f"{what} need the full weights of the policy in each process, but the weights are sharded or an "
             "adapter; train the full model on one device per process, or set engine.name = loop",
         ),
     )

@@ -1,10 +1,10 @@
-"""What `PassAtK` keeps of an evaluation: a row of counts per problem, the file that holds them, and the metrics computed from them.
+"""Stored evaluations of `PassAtK`: a row of counts per problem, the file that contains them, and the metrics computed from them.
 
     <folder>/step-000050-T1.jsonl            {"id", "n", "c", "step", "temperature", "seed", "keys", ...} per problem
-    <folder>/samples/step-000050-T1.jsonl    {"id", "correct", "text", ...} per completion, where samples are kept
-    <folder>/settings.json                   what the evaluations of this folder have in common
+    <folder>/samples/step-000050-T1.jsonl    {"id", "correct", "text", ...} per completion, if samples are stored
+    <folder>/settings.json                   common settings of the evaluations of this folder
 
-`sage-rlvr compare` reads both kinds of rows. Metrics come from the rows, so that a stored evaluation is logged as a new one is.
+`sage-rlvr compare` reads both kinds of rows. Metrics come from the rows, so that a stored evaluation is logged like a new one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sage_rlvr.errors import CheckpointError, ConfigError, DataError
 from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.runs.files import to_json
 from sage_rlvr.safe_io import read_json, read_json_lines
-from sage_rlvr.stats.intervals import share_intervals
-from sage_rlvr.stats.passk import pass_at_k
-from sage_rlvr.stats.samples.diversity import pcmd_interval, pcmd_of_counts
 from sage_rlvr.training.trl.held_out import HeldOut
+from sage_rlvr.verdicts.stats.intervals import share_intervals
+from sage_rlvr.verdicts.stats.passk import pass_at_k
+from sage_rlvr.verdicts.stats.samples.diversity import pcmd_interval, pcmd_of_counts
 from sage_rlvr.verifiers.rewards import text_of
 
 JsonRows = list[dict[str, Any]]

@@ -1,6 +1,6 @@
-"""What SageTrainer is given, checked at construction: keywords, guide or method, source, data, and args against the method.
+"""Arguments of SageTrainer, checked at construction: keywords, guide or method, source, data, and args against the method.
 
-What TRL cannot express stands in the table of engines (`sage_rlvr.training.engines`), what a release lacks in release.py.
+The table of engines (`sage_rlvr.training.engines`) has what TRL cannot express, release.py what a release lacks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import NAMED
 from sage_rlvr.training.engines import check_sizes, guide_refusals, refuse_all
-from sage_rlvr.training.trl.arguments import PART, grpo_config, making, scores_rollouts
-from sage_rlvr.training.trl.batch import reads_logps
+from sage_rlvr.training.trl.arguments import PART, grpo_config, making
 from sage_rlvr.training.trl.release import check_release
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
@@ -52,8 +51,7 @@ def check_keywords(given: Iterable[str]) -> None:
 
 
 def check_kinds(guide: Any, method: Any) -> None:
-    """ConfigError with the correct spelling if `guide` or `method` is a class, a function or a name.
-    """
+    """ConfigError with the correct spelling if `guide` or `method` is a class, a function or a name."""
     if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
         near = get_close_matches(str(guide).lower(), GUIDES, 1) or ["branch"]
         name = guide.__name__ if isinstance(guide, type) else GUIDES[near[0]].__name__
@@ -80,8 +78,7 @@ def check_source(anchor: Anchor) -> None:
 
 
 def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
-    """The KL term that TRL optimizes under `args`, with `guide` or the guide of `method`; None without a KL term.
-    """
+    """The KL term that TRL optimizes under `args`, with `guide` or the guide of `method`; None without a KL term."""
     one = "SageTrainer: pass either guide=... (for example Branch()) or method=... (for example sage())."
     refuse(((guide is None) == (method is None), one))
     if method is None:
@@ -99,7 +96,6 @@ def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, sourc
         return None
     check_source(anchor)
     refuse_all("SageTrainer", guide_refusals(anchor.guide, "trl"))
-    _check_whole(anchor.guide, args, scored=reads_logps(method))
     return None if args.beta == 0.0 else anchor
 
 
@@ -141,21 +137,6 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
         ) from error
 
 
-def _check_whole(guide: Guide, args: Any, scored: bool) -> None:
-    """Refuse a guide of the batch where TRL shows it a micro-batch."""
-    name, at_generation = type(guide).__name__, scores_rollouts(vars(args), scored)
-    whole = any(part.depends_on == "batch" for part in factors(guide))
-    refuse(
-        (
-            whole and not at_generation and args.steps_per_generation != 1,
-            f"SageTrainer: {name} needs the whole generation batch, but TRL passes only one micro-batch at a time "
-            f"with steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
-            f"{args.gradient_accumulation_steps}; set steps_per_generation=1, or a steps_per_generation above "
-            "gradient_accumulation_steps.",
-        ),
-    )
-
-
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError that names every field of `args` (a GRPOConfig) that differs from what `method` needs."""
     check_sizes(method, "trl", args.max_completion_length, args.num_generations)
@@ -176,6 +157,6 @@ def check_agreement(method: Method, args: Any) -> None:
 
 
 def _given(args: Any, name: str) -> Any:
-    """What `args` says there; TRL reads an epsilon_high of None as epsilon."""
+    """Return the value of a field of `args`; TRL reads an epsilon_high of None as epsilon."""
     value = getattr(args, name, None)
     return args.epsilon if name == "epsilon_high" and value is None else value

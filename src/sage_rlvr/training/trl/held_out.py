@@ -59,7 +59,7 @@ class HeldOut:
 
 def check_trainer(trainer: Any) -> None:
     """ConfigError unless `sample` can draw through this trainer: its class, the source of TRL's generation, no tools."""
-    source = _trl_class(trainer)
+    source = trl_class(trainer)
     lacking = [f"{name}: {text}" for name, texts in SEAMS.items() for text in texts if text not in _source(source, name)]
     evaluates = any("self.num_generations_eval" in _source(source, name) for name in SEAMS)
     returned = returned_names(source._generate) if source is not None else []
@@ -85,7 +85,7 @@ def check_trainer(trainer: Any) -> None:
     )
 
 
-def _trl_class(trainer: Any) -> type[Any] | None:
+def trl_class(trainer: Any) -> type[Any] | None:
     """The trainer of TRL that `trainer` is or derives from: the class that defines the generation."""
     return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("trl.") and "_generate" in vars(cls)), None)
 
@@ -197,7 +197,7 @@ def sample(
 
     The draws are a function of `key`, the process and the batch, but those of a vLLM server, whose generator is not reached.
     """
-    names = returned_names(_trl_class(trainer)._generate)  # type: ignore[union-attr]
+    names = returned_names(trl_class(trainer)._generate)  # type: ignore[union-attr]
     accelerator, ends = trainer.accelerator, ends_of(trainer)
     own = share_of(len(rows), accelerator.process_index, accelerator.num_processes)
     # The engines of one tensor-parallel group sample the same tokens from equal generators: they get equal seeds.
@@ -261,7 +261,7 @@ def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], drawn: Sequenc
     }
     # A column of such a name is left out, as TRL's argument counts.
     columns = [name for name in rows[0] if name not in NOT_COLUMNS and name not in own]
-    values = _called(reward, own | {name: [rows[one.row][name] for one in drawn] for name in columns})
+    values = called(reward, own | {name: [rows[one.row][name] for one in drawn] for name in columns})
     name = name_of(reward)
     count = len(values) if isinstance(values, Sized) else None
     if count != len(drawn):
@@ -277,7 +277,8 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _called(reward: Reward, arguments: Mapping[str, Any]) -> Any:
+def called(reward: Reward, arguments: Mapping[str, Any]) -> Any:
+    """Return a reward's result, awaited if it is async. Raise DataError from the exception that it raises."""
     try:
         values = reward(**arguments)
         if inspect.isawaitable(values):  # in a thread of its own: a notebook's main thread already runs an event loop
@@ -312,18 +313,22 @@ def _number(value: Any, name: str, one: HeldOut) -> float | None:
 
 
 def _not_logged(*args: Any, **columns: Any) -> None:
-    """In place of TRL's `log_metric` and `log_extra`, whose values belong to the training batch."""
+    """Replacement for TRL's `log_metric` and `log_extra`, whose values belong to the training batch."""
 
 
 __all__ = [
+    "WRITES_MORE",
     "HeldOut",
     "Reward",
+    "called",
     "check_trainer",
     "evaluating",
     "generators_restored",
     "name_of",
     "replaced",
+    "returned_names",
     "rewards_of",
     "sample",
     "training_temperature",
+    "trl_class",
 ]

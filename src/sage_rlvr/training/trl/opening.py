@@ -1,4 +1,6 @@
-"""What `SageTrainer` prints at `train()`: `sage_rlvr.training.opening`, of a trainer of TRL, in a recipe's run and in a script."""
+"""The lines that `SageTrainer` prints at `train()`: `sage_rlvr.training.opening` for a trainer of TRL, in a recipe's run and a
+script.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from sage_rlvr.core.describe import anchor_lines, described_on_engine
+from sage_rlvr.training.engines import sampling_warning
 from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
+from sage_rlvr.training.trl.card import truncated
 from sage_rlvr.training.trl.episodes import Episodes
 from sage_rlvr.training.trl.protocols import PolicyTrainer
 
 SCRIPT = {"threads_by": "torch.set_num_threads", "lr_by": "learning_rate", "device_by": "use_cpu=False, accelerate launch"}
 RECIPE = {"threads_by": "engine.threads", "lr_by": "optimizer.lr", "device_by": "engine.args.use_cpu, accelerate launch"}
-"""Where a setting is changed: in the arguments of a script, or in a recipe."""
+"""Places to change a setting: the arguments of a script, or a recipe."""
 
 
 def to_stderr(line: str) -> None:
@@ -55,6 +59,7 @@ def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str
         idle=idle(kind, max(ranks, args.n_gpu)),
         lr=args.learning_rate,
         schedule=f"{'constant' if name == 'constant_with_warmup' else name}{warmup}",
+        sampling=sampling_warning(truncated(args)),
         **changed_in,
     )
 

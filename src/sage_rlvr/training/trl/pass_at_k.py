@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -19,10 +19,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError, SageError, refuse, require, short, suggest
-from sage_rlvr.stats.passk import powers
 from sage_rlvr.tasks.base import hash_of
-from sage_rlvr.training.model_card import reward_identity, truncated
 from sage_rlvr.training.trl.batch import key_of
+from sage_rlvr.training.trl.card import reward_identity, truncated
 from sage_rlvr.training.trl.evaluations import (
     AnswerKey,
     Evaluations,
@@ -47,10 +46,13 @@ from sage_rlvr.training.trl.held_out import (
 from sage_rlvr.training.trl.opening import to_stderr
 from sage_rlvr.training.trl.reference_model import sharded
 from sage_rlvr.training.trl.state import fingerprint
+from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verifiers.reasons import ReasonWatch, watching
 
-BASE_TEMPERATURES = (1.0, 0.8, 0.6, 0.4)
+BASE_TEMPERATURES = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05)
+"""Down to `results.comparisons.COLDEST`: above it a verdict against the base often asks for a lower one."""
 Made = TypeVar("Made")
+Judge = Callable[[Sequence[Path], Path], str]
 NumberedRows = tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, dict[str, Any]]]]
 
 
@@ -70,9 +72,13 @@ class PassAtK(TrainerCallback):
     batch_size: completions per process in one call of the generator (default: per_device_eval_batch_size; with vLLM all of them).
     arm: a name for the rows of this run.
 
-    Logs eval_passk/pass@1, pass@2, ... and the metrics of docs/reference/metrics.md; those of the base at another temperature as
+    After the last step it prints the verdict on these rows, what `compare` says of the base and the last evaluation. Logs
+    eval_passk/pass@1, pass@2, ... and the metrics of docs/reference/metrics.md; those of the base at another temperature as
     eval_passk_T0.6/pass@1. An evaluation that is stored is not made twice, so a resumed run continues.
     """
+
+    judge: ClassVar[Judge | None] = None
+    """Function that returns a line on the files of the base and of the last evaluation; set by `sage_rlvr.trl`, a higher layer."""
 
     def __init__(
         self,
@@ -137,8 +143,24 @@ class PassAtK(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluate every `every` steps and after the last one, before TRL logs, evaluates and saves the step."""
-        if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
+        if state.global_step > state.max_steps:  # transformers trains a step more if a finished run is started again
+            return
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             self._evaluate(state.global_step, (self.temperature,))
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Print the verdict, on the first process, where the base was evaluated and a step was made."""
+        judge = type(self).judge
+        if judge is None or not self.trainer.is_world_process_zero():
+            return
+        base = [file for heat in self.base_temperatures if (file := self.files.file(0, heat)).is_file()]
+        last = self.files.file(state.global_step, self.temperature)
+        if not base or not state.global_step or not last.is_file():
+            return
+        try:
+            to_stderr(f"PassAtK: {judge(base, last)}")
+        except SageError as error:
+            to_stderr(f"PassAtK: no verdict: {error}")
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float] | None = None, **_: Any
@@ -196,7 +218,7 @@ class PassAtK(TrainerCallback):
         return metrics_of(rows, self.ks)
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        """To all trackers and `state.log_history`, by the trainer's own log."""
+        """Log to all trackers and `state.log_history`, by the trainer's own log."""
         trainer = self.trainer
         trainer._metrics["eval"].clear()  # TRL's own of these calls, over all temperatures
         # transformers clears `should_log` in every call of log, and TRL prints its table of training completions there.
@@ -204,7 +226,7 @@ class PassAtK(TrainerCallback):
             trainer.log(dict(metrics))
 
     def _settings(self) -> dict[str, Any]:
-        """What two evaluations of one folder must have in common."""
+        """Return the settings that two evaluations of one folder must have in common."""
         trainer = self.trainer
         weights = {} if sharded(trainer) else {name: value.detach() for name, value in trainer.model.named_parameters()}
         return {
@@ -223,7 +245,7 @@ class PassAtK(TrainerCallback):
             to_stderr(line)
 
     def _on_first(self, make: Callable[[], Made]) -> Made:
-        """What `make` returns on the first process, on all of them; an error there is raised on all of them."""
+        """Return on all processes the result of `make` on the first one; an error there is raised on all of them."""
         results: list[Any] = [None, None]
         if self.trainer.is_world_process_zero():
             try:

@@ -1,4 +1,4 @@
-"""What the modules beside trainer.py read of a trainer, as types: TRL's own attributes, and those that `SageTrainer` adds.
+"""Types of the trainer attributes that the other modules read: TRL's own, and those that `SageTrainer` adds.
 
 `SageTrainer` has all of them without deriving from a class here; the modules import the types, and never the trainer.
 """
@@ -17,13 +17,16 @@ from sage_rlvr.core.state import State
 from sage_rlvr.models.answer_substitution import Span
 
 Inputs = dict[str, Any]
-"""A batch of TRL by its own names, and what this package puts beside them under names that begin with sage_."""
+"""A batch of TRL by its own names, and this package's additions under names that begin with sage_."""
 ReferenceAnswer = Callable[[Mapping[str, Any], str], tuple[str, Span | None]]
 """A row of the data and a completion's text -> the right answer, and where the completion's own stands (None: it has none)."""
 
 
 class TrlTrainer(Protocol):
-    """What any of TRL's online trainers has, once it is built. Its libraries declare no types for what is `Any` here."""
+    """Attributes of any of TRL's online trainers after construction.
+
+    Its libraries declare no types for those that are `Any` here.
+    """
 
     model: Any
     """The policy, wrapped by accelerate; `accelerator.unwrap_model` gives the `PreTrainedModel` or the `PeftModel`."""
@@ -45,7 +48,7 @@ class TrlTrainer(Protocol):
     """"train" and "eval" -> metric -> the values that the next line of the log is the mean of."""
 
     def is_world_process_zero(self) -> bool:
-        """Whether this is the first process of all."""
+        """Return True on the first process."""
 
     def add_callback(self, callback: Any) -> None:
         """Call `callback` at the trainer's events."""
@@ -56,7 +59,7 @@ class TrlTrainer(Protocol):
 
 
 class PolicyTrainer(TrlTrainer, Protocol):
-    """What `SageTrainer` adds."""
+    """Attributes that `SageTrainer` adds."""
 
     method: Method | None
     anchor: Anchor | None

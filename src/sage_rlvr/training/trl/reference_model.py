@@ -36,6 +36,7 @@ from trl.trainer import grpo_trainer
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.models.folders import source_of
+from sage_rlvr.models.hashes import check_hashes
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import check_files, whole
 from sage_rlvr.training.reference import check_vocabularies, copy_of, due, frozen
@@ -61,9 +62,12 @@ AT_START = {"float32": 1e-5, "half": 1e-2}  # nats that rounding may leave betwe
 
 @dataclass
 class Reference:
-    """What pi_ref of a trainer is: `how` in words; `step`, the optimizer steps after which it was copied from the policy.
+    """The reference pi_ref of a trainer.
 
-    is_policy: at step 0 it must be the policy itself. every, share: each `every` steps pi_ref takes `share` of the policy.
+    how           its source in words
+    step          optimizer steps after which it was copied from the policy
+    is_policy     at step 0 it must be the policy itself
+    every, share  each `every` steps pi_ref takes `share` of the policy
     """
 
     trainer: PolicyTrainer
@@ -81,7 +85,7 @@ class Reference:
 
     @property
     def moves(self) -> bool:
-        """Whether the run itself becomes the reference."""
+        """True if the policy of the run becomes the reference."""
         return self.snapshot is not None or self.every is not None
 
     @property
@@ -107,14 +111,14 @@ class Reference:
         return None if own is None else self.trainer.accelerator.unwrap_model(own)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its own weights by name: of its model, or of the adapter; nothing if an adapter is disabled."""
+        """Return its own weights by name: of its model, or of the adapter; nothing if an adapter is disabled."""
         if self.model is not None:
             return model_tensors(self.model)
         return {name: value.detach().contiguous() for name, value in values_of(self.policy, ADAPTER).items()}
 
     @torch.no_grad()
     def become(self, step: int, tensors: dict[str, Tensor] | None = None) -> None:
-        """It is that of `step` from now on: these `tensors`, or without any a copy of the policy."""
+        """Set the reference to that of `step`: these `tensors`, or without any a copy of the policy."""
         self.step = step
         if self.model is not None:
             load_tensors(self.model, model_tensors(self.policy) if tensors is None else tensors)
@@ -132,7 +136,7 @@ class ReferencedTrainer(PolicyTrainer, Protocol):
 
 
 def from_policy(trainer: PolicyTrainer) -> str:
-    """How the caller says that the reference is the policy as handed over: beside a guide, or where a method is made."""
+    """Return the setting that makes the initial policy the reference: next to a guide, or in the call that makes a method."""
     method = trainer.method
     return "source='sft'" if method is None else making(method, "source='sft'")
 
@@ -142,9 +146,9 @@ def from_policy(trainer: PolicyTrainer) -> str:
 
 @contextmanager
 def chosen_reference(trainer: ReferencedTrainer, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
-    """While TRL builds `trainer` from the arguments `given` (by name): its reference is that of trainer.anchor.source.
+    """Make the reference of `trainer` that of trainer.anchor.source, while TRL builds it from the arguments `given` (by name).
 
-    Sets trainer.reference. ConfigError if a source cannot be had; nothing is trained by then.
+    Sets trainer.reference. Raises ConfigError if a source cannot be loaded; nothing is trained by then.
     """
     trainer.reference = None
     plain = partial(_of_safetensors, grpo_trainer.create_model_from_path)
@@ -206,9 +210,10 @@ def _loading_by(load: Callable[..., Any]) -> Iterator[None]:
 
 
 def _of_safetensors(plain: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    """What TRL's create_model_from_path loads, of safetensors only and with every tensor."""
+    """Load as TRL's create_model_from_path does, but only safetensors and with every tensor."""
     if (Path(path) / "config.json").exists():
         check_files(Path(path))
+        check_hashes(Path(path))
     return whole(plain, path, *args, **kwargs)
 
 
@@ -225,7 +230,7 @@ class _Choice:
         self.how: str | None = None
 
     def load(self, path: str, *args: Any, **kwargs: Any) -> PreTrainedModel:
-        """In place of create_model_from_path: the policy as ever, and instead of its path again the reference."""
+        """Replace create_model_from_path: load the policy as usual, and instead of its path again the reference."""
         policy = getattr(self.trainer, "model", None)
         if policy is None:  # Trainer has not been given one yet: this is the call for the policy
             return self.plain(path, *args, **kwargs)
@@ -270,17 +275,17 @@ class _Choice:
 
 
 def same_model(first: str, second: str) -> bool:
-    """Whether two names of a model, folders or Hub ids, are of the same one."""
+    """Return True if two names of a model, folders or Hub ids, are of the same one."""
     return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
 
 def sharded(trainer: TrlTrainer) -> bool:
-    """Whether DeepSpeed or FSDP holds the policy."""
+    """Return True if DeepSpeed or FSDP shards the policy."""
     return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
 
 
 def _split(trainer: TrlTrainer, policy: PreTrainedModel) -> bool:
-    """Whether no process holds the policy on one device."""
+    """Return True if no process has the complete policy on one device."""
     return sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
 
 
@@ -288,7 +293,7 @@ def _split(trainer: TrlTrainer, policy: PreTrainedModel) -> bool:
 
 
 def _settle_adapters(trainer: PolicyTrainer, choice: _Choice) -> str:
-    """After TRL is built: the reference that it takes from the adapters, or the one that it lacks. In words."""
+    """Choose between the reference that TRL, already built, took from the adapters and a separate one; return it in words."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     check_trained(model)
     below = str(model.get_base_model().config._name_or_path)
@@ -334,13 +339,13 @@ def _prepared(trainer: PolicyTrainer, choice: _Choice, model: Any) -> PreTrained
 
 
 class Follower(TrainerCallback):
-    """After the steps for it the reference becomes a copy of the policy. Keeps nothing: the reference does."""
+    """Callback that makes the reference a copy of the policy after the steps for it. It has no state: the reference does."""
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Before the evaluation and the checkpoint of that step."""
+        """Update the reference before the evaluation and the checkpoint of that step."""
         reference, done = self.reference, state.global_step
         if reference.due(done) != done:
             return

@@ -1,4 +1,4 @@
-"""What a release of TRL must have, read from its own source: ConfigError where its loss would ignore a guide or a method."""
+"""Requirements on a release of TRL, read from its own source: ConfigError if its loss would ignore a guide or a method."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sage_rlvr.errors import refuse
 from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.training.reference import copy_of, frozen
-from sage_rlvr.training.rollouts import source_metrics
+from sage_rlvr.training.source_rewards import source_metrics
 from sage_rlvr.training.trl.protocols import Inputs, PolicyTrainer, ReferenceAnswer
 from sage_rlvr.training.trl.reference_model import sharded
 

@@ -36,8 +36,9 @@ from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, location_in_words
 from sage_rlvr.tasks.rows import DataSource, Say, tell
-from sage_rlvr.training.model_card import facts, render, truncated
-from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
+from sage_rlvr.training.base_samples import BaseSamples, checked_base
+from sage_rlvr.training.model_card import render
+from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, world_size
 from sage_rlvr.training.trl.callbacks import (
     CHECKPOINTS,
@@ -47,29 +48,31 @@ from sage_rlvr.training.trl.callbacks import (
     save_trained,
     step_of,
 )
+from sage_rlvr.training.trl.card import facts
 from sage_rlvr.training.trl.episodes import episodes_of
 from sage_rlvr.training.trl.opening import RECIPE
+from sage_rlvr.training.trl.task_reward import TaskReward
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
 
 
 def train(
-    config: TrainConfig, run: RunDir | None, folder: Path, progress: Any, say: Callable[[str], None] = lambda line: None
+    config: TrainConfig,
+    run: RunDir | None,
+    folder: Path,
+    progress: Any,
+    say: Callable[[str], None] = lambda line: None,
+    base: BaseSamples | None = None,
 ) -> int:
     """Train to `config.steps` from the newest complete checkpoint, if there is one. Returns the step reached.
 
     run: the run directory's record on the rank that writes, None elsewhere; folder: its path, on all ranks; say: where
-    the lines go that a reader should see before the run (the reference, what the model reads, sampling that is cut).
+    the lines go that a reader should see before the run (the reference, what the model reads); base: what `base_samples` holds.
     """
     out = folder / "policy"
     before_a_run(config, run, out)
-    trainer = build(config, folder / CHECKPOINTS, say)
+    trainer = build(config, folder / CHECKPOINTS, say, base)
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
-    if cuts := truncated(trainer.args):
-        say(
-            f"note: sampling is truncated ({', '.join(cuts)}) while log-probs are those of the full policy, so "
-            "importance ratios are not exact"
-        )
     newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, config.updates.per_step
     trainer.note, trainer.changed_in = progress.note, RECIPE
     if run is not None:
@@ -91,8 +94,11 @@ def train(
     return done // updates
 
 
-def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda line: None) -> SageTrainer:
+def build(
+    config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda line: None, base_samples: BaseSamples | None = None
+) -> SageTrainer:
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
+    samples = checked_base(config.method, base_samples)
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
     where = source_of(config.model)
@@ -113,6 +119,10 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     more: dict[str, Any] = {}  # a keyword that TRL's oldest release does not have
     if isinstance(reward, TaskReward) and turns_of(reward.task) > 1:
         more["rollout_func"] = episodes_of(reward, rows["prompt"], tokenizer, where, config.chat_template_kwargs)
+    if samples is not None:
+        problem_id = id_of_row(reward)
+        samples.check(problem_id(row) for row in rows)
+        more["base_counts"] = lambda row: samples.of(problem_id(row))
     model, lora = where, config.engine.lora
     base = adapter_base(Path(where).expanduser())
     if base is not None:  # the adapter of the SFT stage goes on being trained
@@ -209,9 +219,9 @@ def peft_config(lora: LoraConfig) -> PeftLoraConfig:
 
 
 def usable_optimizer(name: str, named: bool = True) -> str:
-    """`name`, or adamw_torch where an 8-bit one is asked for and CUDA or bitsandbytes is missing (a UserWarning says so).
+    """Return `name`, or adamw_torch if an 8-bit one is requested and CUDA or bitsandbytes is missing (with a UserWarning).
 
-    named: whether the recipe names it; else it is the default, and the warning says that.
+    named: True if the recipe names it; else it is the default, and the warning says that.
     """
     if "8bit" not in name or (torch.cuda.is_available() and find_spec("bitsandbytes") is not None):
         return name
@@ -251,6 +261,13 @@ def rows_and_reward(
     longest = longest_prompt(where, config.rollout.max_new_tokens)
     dry_render(tokenizer, rows, form, longest, options=options, say=say)
     return rows, reward
+
+
+def id_of_row(reward: MathReward | TaskReward) -> Callable[[Mapping[str, Any]], str]:
+    """The problem id of a row of `rows_and_reward`."""
+    if isinstance(reward, MathReward):
+        return lambda row: str(row["id"])
+    return lambda row: str(reward.problems[row["problem"]].problem_id)
 
 
 def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Dataset:

@@ -85,7 +85,7 @@ DEFAULTS: dict[str, Any] = RL_DEFAULTS | {"optim": "adamw_8bit", "completion_onl
 
 @dataclass(frozen=True)
 class Finetuned:
-    """How far it came. policy, adapter: the folders that were written, None before the last step (and without LoRA)."""
+    """Progress of fine-tuning. policy, adapter: the folders that were written, None before the last step (and without LoRA)."""
 
     step: int
     total: int
@@ -95,7 +95,7 @@ class Finetuned:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a filter kept. rows: columns prompt and completion (messages). dropped: reason -> how many rows."""
+    """Result of a filter. rows: columns prompt and completion (messages). dropped: reason -> number of rows."""
 
     rows: Dataset
     total: int
@@ -160,7 +160,7 @@ def finetune(
 
 
 def run_facts(config: FinetuneConfig) -> dict[str, Any]:
-    """What a repeated command must find unchanged besides its recipe: weights, rows, and the libraries that train."""
+    """Return facts that a repeated command must find unchanged besides its recipe: weights, rows, and the libraries that train."""
     return {
         "model_sha256": weights_hash(config.model),
         "data": facts(DataSource.of(config.data)),
@@ -271,7 +271,7 @@ def select(
 def _unfit(
     row: Mapping[str, Any], turn: dict[str, str], tokenizer: PreTrainedTokenizerBase, config: FinetuneConfig
 ) -> str:
-    """Why a row is left out; "" for one that stays."""
+    """Return the reason that a row is left out; "" for one that stays."""
     if config.numeric_answers and not _NUMBER.fullmatch(row["answer"]):
         return "whose answer is not a number (numeric_answers)"
     options = config.chat_template_kwargs

@@ -30,8 +30,10 @@ EARLIER = "use an earlier checkpoint, or start a new run"
 
 
 def save_state(trainer: ReferencedTrainer, folder: Path) -> None:
-    """Beside a checkpoint's files: the objective, the state of the method's parts, what the reference is, and its weights where
-    the run itself became it."""
+    """Save with a checkpoint's files the objective, the state of the method's parts, and a description of the reference.
+
+    Its weights are saved if it is a former policy of the run.
+    """
     reference = trainer.reference
     if not trainer.args.should_save:
         return
@@ -53,7 +55,7 @@ def _record(file: Path) -> dict[str, Any] | None:
 
 
 def check_objective(trainer: PolicyTrainer, checkpoint: Path) -> None:
-    """ConfigError if the run that wrote `checkpoint` optimized something else; silent if it does not say."""
+    """Raise ConfigError if the run that wrote `checkpoint` optimized something else; pass if it does not record it."""
     record, now = _record(checkpoint / OBJECTIVE), objective_words(trainer.method, trainer.anchor)
     if record is None or trainer.objective_may_change or record["objective"] == now:
         return

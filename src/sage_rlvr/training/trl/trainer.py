@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from trl import GRPOTrainer
 
 from sage_rlvr.config import UpdateConfig
@@ -36,19 +39,25 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
+from sage_rlvr.core.rollout_plans import is_spread
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.safe_io import read_json
+from sage_rlvr.training.base_samples import BaseCounts, check_base_counts
 from sage_rlvr.training.engines import kl_in_reward
-from sage_rlvr.training.model_card import facts, render
+from sage_rlvr.training.model_card import render
 from sage_rlvr.training.opening import after_first_step
+from sage_rlvr.training.places import StateClass, check_state_class, places_of, state_class_of_rewards
 from sage_rlvr.training.reference import REFERENCE_STEP
+from sage_rlvr.training.trl.arguments import reads_whole_batch
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
     anchor_means,
     answers_of,
+    base_counts_of,
     counted,
     ends_of,
+    gated,
     key_of,
     predicting,
     problems_of,
@@ -60,7 +69,9 @@ from sage_rlvr.training.trl.batch import (
     with_advantages,
 )
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
+from sage_rlvr.training.trl.card import facts
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
+from sage_rlvr.training.trl.first_tokens import first_token_rollouts
 from sage_rlvr.training.trl.given import admitted_anchor, check_data, check_keywords, check_kinds
 from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
 from sage_rlvr.training.trl.protocols import Inputs, ReferenceAnswer
@@ -95,6 +106,8 @@ class SageTrainer(GRPOTrainer):
     the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the same
     the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose
     rewards stand in place of the reward functions'. Default: that of the first reward function that has one.
+    `state_class`: a function of the completion so far -> the class of the state behind it, read by the guide `Place`. Default:
+    that of the first reward function that has one.
     """
 
     reference: Reference | None  # None without a KL
@@ -111,6 +124,8 @@ class SageTrainer(GRPOTrainer):
         base_model: str | None = None,
         answer_key: Callable[[Mapping[str, Any], str], str | None] | None = None,
         reference_answer: ReferenceAnswer | None = None,
+        state_class: StateClass | None = None,
+        base_counts: BaseCounts | None = None,
         **kwargs: Any,
     ) -> None:
         check_keywords(kwargs)
@@ -123,6 +138,8 @@ class SageTrainer(GRPOTrainer):
             )
         check_engine(type(self), given)
         check_data(method, named.get("train_dataset"))
+        if method is not None and is_spread(method.rollout):
+            kwargs["rollout_func"] = first_token_rollouts(method.rollout, kwargs.get("rollout_func"))
         self.anchor: Anchor | None = admitted_anchor(guide, method, given, source)
         self.method = method
         self._needs = frozenset[str]() if self.anchor is None else self.anchor.needs
@@ -131,8 +148,12 @@ class SageTrainer(GRPOTrainer):
         self.parts: State = {} if method is None else method.start()
         self._answer_key = answer_key or key_of(named.get("reward_funcs"))
         self._reference_answer = reference_answer or reference_answer_of(named.get("reward_funcs"))
+        self._state_class = state_class or state_class_of_rewards(named.get("reward_funcs"))
+        check_state_class(self._needs, self._state_class)
+        self._base_counts = check_base_counts(self._needs, base_counts)
         self._records: list[tuple[Tensor, dict[str, Tensor | None]]] | None = None  # forwards seen while TRL scores a rollout
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
+        self._losing: Inputs | None = None  # the micro-batch whose loss is being computed
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
         self._counted = self._signals = 0  # tokens, and rows with a signal, in the losses of this optimizer step
@@ -162,7 +183,8 @@ class SageTrainer(GRPOTrainer):
         self._numbered = (self.state.global_step, first + drawn.count)
         output, offset = drawn.output, self.accelerator.process_index * len(inputs)
         output["sage_row_ids"] = first + drawn.row_ids[offset : offset + len(inputs)]
-        if reads_logps(self.method) and "sage_logps" not in output:
+        scored = reads_logps(self.method) or reads_whole_batch(self.anchor, self.args.steps_per_generation)
+        if scored and "sage_logps" not in output:
             score(self, output, entropies="entropies" in self._needs, hidden="hidden" in self._needs)
         # Before the advantages, which hold the KL in the reward with its log q. Without log-probs of the rollout the first forward
         # of the loss shapes it: no optimizer step lies between.
@@ -186,6 +208,7 @@ class SageTrainer(GRPOTrainer):
         self._records = []
         wanted = "problems" in self._needs  # read before TRL writes into the rows
         problems = problems_of(inputs, self.accelerator.device) if wanted else None
+        counted_before = self._base_counts and base_counts_of(inputs, self._base_counts, self.accelerator.device)
         try:
             output = super()._generate_and_score_completions(inputs)
             records = self._records
@@ -195,6 +218,12 @@ class SageTrainer(GRPOTrainer):
             output["sage_answers"] = answers_of(output, inputs, self.processing_class, self._answer_key)
         if problems is not None:
             output["sage_problems"] = problems
+        if counted_before is not None:
+            output["sage_base_counts"] = counted_before
+        if "places" in self._needs and self._state_class is not None:
+            output["sage_places"] = places_of(
+                self._state_class, self.processing_class, output["completion_ids"], output["completion_mask"].bool()
+            )
         if (old := output.get("old_per_token_logps")) is not None:
             # by identity, because an adapter's reference is a forward of the same model
             seen = next(more for logps, more in records if logps is old)
@@ -217,6 +246,8 @@ class SageTrainer(GRPOTrainer):
             self._logps = scores[0].detach()
             if self._waiting is not None and self.anchor is not None:
                 self._shape(self.anchor, self._waiting, scores[0], scores[1])
+            if self.anchor is not None and self._losing is not None and "sage_kl_weights" in self._losing:
+                self._losing["ref_per_token_logps"] = gated(self.anchor, self._losing, scores[0])
         return scores
 
     def _shape(self, anchor: Anchor, inputs: Inputs, logps: Tensor, entropies: Tensor | None) -> None:
@@ -235,7 +266,7 @@ class SageTrainer(GRPOTrainer):
             loss = super()._compute_loss(model, inputs)
             return loss
         # Shaped once per rollout: a later epoch finds log q in the batch, because its own forward is of a policy that has moved.
-        self._waiting = None if "sage_log_q" in inputs else inputs
+        self._waiting, self._losing = None if "sage_log_q" in inputs else inputs, inputs
         with self._beta_of_method(inputs):
             loss = super()._compute_loss(model, inputs)
         if "sage_log_q" not in inputs:
@@ -253,7 +284,26 @@ class SageTrainer(GRPOTrainer):
         if not self._opened:
             self._opened = True
             open_training(self, resume_from_checkpoint)
+        if (finished := self._finished(resume_from_checkpoint)) is not None:  # transformers would train one step more
+            folder, state = finished
+            check_objective(self, Path(folder))
+            self._load_from_checkpoint(folder)
+            self.state = state
+            self.note(f"nothing to do: all {state.global_step} steps were done at {folder}")
+            return TrainOutput(state.global_step, 0.0, {})
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _finished(self, resume_from_checkpoint: Any) -> tuple[str, TrainerState] | None:
+        """The checkpoint to resume from and its state, if all steps of these arguments were done there; else None."""
+        last = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
+        file = Path(last or "") / "trainer_state.json"
+        if not last or not file.is_file():
+            return None
+        read_json(file, error=CheckpointError, advice=EARLIER, strict=False)
+        state = TrainerState.load_from_json(str(file))
+        of_epochs = state.max_steps if state.num_train_epochs == self.args.num_train_epochs else math.inf
+        total = self.args.max_steps if self.args.max_steps > 0 else of_epochs
+        return (str(last), state) if state.global_step >= total else None
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """GRPOTrainer's; RuntimeError if its loss did not pass through here, before the weights move."""
@@ -334,7 +384,7 @@ class SageTrainer(GRPOTrainer):
             (folder / "README.md").write_text(render(facts(self)), encoding="utf-8")
 
     def _tell_reason(self, kind: str, step: int, sentence: str) -> None:
-        """On the first rank; where the policy computes the rewards, the verdicts earn nothing."""
+        """Report a reason on the first rank, unless the policy computes the rewards."""
         replaced = self.method is not None and self.method.reward_source is not None
         if self.is_world_process_zero() and not replaced:
             self.tell(kind, step, sentence)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.extras import install
 
 TESTED = "0.9.1"  # the newest verl that the tests ran with, which is that of constraints-verl.txt
 SERIES = ("0", "9")
-INSTALL = f"install verl>=0.9,<0.10 (tested: {TESTED}) in an environment without TRL: pip install 'sage-rlvr[verl]'"
+INSTALL = f"install verl>=0.9,<0.10 (tested: {TESTED}) in an environment without TRL; {install('verl')}"
 
 
 def require_verl() -> None:

@@ -189,7 +189,7 @@ def written(value: Any) -> str:
 
 
 def notes(config: TrainConfig) -> Iterator[str]:
-    """What is otherwise than on the other engines, as far as the recipe shows it."""
+    """Yield notes on differences from the other engines, as far as the recipe shows them."""
     plan = config.optimizer
     updates = config.updates.per_step
     differs = {

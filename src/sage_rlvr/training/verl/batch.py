@@ -17,7 +17,7 @@ from torch import Tensor
 from sage_rlvr.core.anchor import Anchor, anchor_metrics
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Credit, Method, credit
+from sage_rlvr.core.method import Advantages, Method, credit
 from sage_rlvr.core.signals import Signals, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
@@ -124,7 +124,7 @@ def credit_batch(
     total_steps: int,
     key: Key,
     state: State,
-) -> Credit:
+) -> Advantages:
     """`credit` of rewards (N,): advantages (N, T), 0 off the mask and for a completion without another to compare it to.
 
     DataError if completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
@@ -142,20 +142,23 @@ def credit_batch(
         )
     wide = torch.zeros(signals.mask.shape)
     if not parts:
-        return Credit(wide, torch.zeros(0), state)
-    chosen = torch.cat([rows.flatten() for rows in parts])
+        return Advantages(wide, torch.zeros(0), state)
+    alone = [rows.flatten() for rows in order.groups() if rows.shape[1] == 1]  # read by statistics of the rollout all the same
+    chosen = torch.cat([*(rows.flatten() for rows in parts), *alone])
     own = signals.take(chosen, signals.row_ids[chosen])  # under the numbers that the rows have in the batch: noise goes by these
     shift = None if log_q is None else log_q[chosen]
     grouped = [rewards[rows].float() for rows in parts]
-    credited = credit(method, grouped[0] if len(parts) == 1 else grouped, own, shift, step, total_steps, key, state)
+    rewards_of = grouped[0] if len(parts) == 1 else grouped
+    more = sum(map(len, alone))
+    credited = credit(method, rewards_of, own, shift, step, total_steps, key, state, ungrouped=more)
     values = credited.advantages if credited.advantages.dim() == 2 else credited.advantages[:, None]
     # Off the mask 0: `advantage/zero_frac` reads whole rows, and padding may hold anything.
     wide[chosen] = torch.where(own.mask, values.float(), 0.0)
-    return Credit(wide, credited.grouped, credited.state)
+    return Advantages(wide, credited.grouped, credited.state)
 
 
 def step_metrics(order: Order, signals: Signals, advantages: Tensor | None, state: State) -> dict[str, float]:
-    """What a row of metrics says under this package's names, of a batch before its update."""
+    """Return a row of metrics under this package's names, of a batch before its update."""
     metrics: dict[str, float] = {}
     if signals.rewards is not None:
         rewards = signals.rewards

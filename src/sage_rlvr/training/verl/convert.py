@@ -15,12 +15,13 @@ from transformers import PreTrainedTokenizerBase
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import CheckpointError
+from sage_rlvr.models.hashes import README
 from sage_rlvr.models.policy import load_policy, load_tokens
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.runs.files import replacing_folder, writing
 from sage_rlvr.training.model_card import facts_of, render
-from sage_rlvr.training.state import README, check_replaceable, save_policy
+from sage_rlvr.training.state import check_replaceable, save_policy, seal_policy
 
 
 def save(config: TrainConfig, checkpoint: Path, out: Path) -> None:
@@ -55,6 +56,7 @@ def _save_adapter(config: TrainConfig, trained: Path, tokenizer: PreTrainedToken
         write_json_atomic(partial / ADAPTER, described)
         tokenizer.save_pretrained(partial)
         (partial / README).write_text(render(facts_of(config)), encoding="utf-8")
+        seal_policy(partial)
 
 
 __all__ = ["save"]

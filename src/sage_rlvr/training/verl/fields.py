@@ -35,7 +35,7 @@ def method_fields(method: Method, max_tokens: int) -> dict[str, Any]:
 
 
 def is_clamped(anchor: Anchor | None) -> bool:
-    """Whether `CLAMP` is to be known of an anchor: k3 in verl's loss."""
+    """Return True if `CLAMP` must be shown for an anchor: k3 in verl's loss."""
     if anchor is None or anchor.is_off or anchor.placement != "loss":
         return False
     return sampled(anchor).estimator == "k3"
@@ -47,7 +47,7 @@ def different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def disagreement(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """What a method needs of the fields under which `given` says something else, and what to set instead; "" if they agree."""
+    """Return the method's values of the fields in which `given` differs, and what to set instead; "" if they agree."""
     conflicts = []
     for key in different(wanted, given):
         means = "has no such term" if key in NEUTRAL else "needs"
@@ -57,7 +57,7 @@ def disagreement(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def is_spelled(name: Any, method: Method) -> bool:
-    """Whether `name`, an algorithm.adv_estimator of a command, is verl's word for the method's advantage."""
+    """Return True if `name`, an algorithm.adv_estimator of a command, is verl's word for the method's advantage."""
     return name == ESTIMATOR or type(method.advantage) is SPELLED.get(name)
 
 

@@ -64,8 +64,11 @@ class Judge:
 
 
 def logged(verdict: Verdict, extra_info: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """What verl keeps of a completion beside its reward; it averages the numbers in validation. extra_info: the row's. A text
-    that ends in `NO_ANSWER` was cut; of a whole one without an answer the text is kept, to be read at other places."""
+    """Return the values that verl stores with a completion's reward; it averages the numbers in validation.
+
+    A text that ends in `NO_ANSWER` was truncated; for a complete one without an answer the text is stored, to be searched at other
+    places. extra_info: the row's.
+    """
     cut = text.endswith(NO_ANSWER)
     return {
         "acc": float(verdict.right),
@@ -79,9 +82,9 @@ def logged(verdict: Verdict, extra_info: Mapping[str, Any], text: str) -> dict[s
 
 @dataclass
 class Outcomes:
-    """Why the completions of a step earned nothing, from what is `logged` of each: its metrics, and the watch's warning.
+    """Reasons that completions of a step got no reward, from the `logged` values of each: its metrics, and the watch's warning.
 
-    folder: of the exported task; None where there is none.
+    folder: of the exported task; None if there is none.
     """
 
     folder: Path | None

@@ -31,6 +31,15 @@ UNPROVEN = {
     f"{ACTOR}.strategy": ("megatron", "veomni", "torchtitan", "automodel", "mindspeed"),
     "actor_rollout_ref.rollout.name": ("sglang", "trtllm"),
 }
+USUAL = {  # the values that were tested: weights or routes that differ between sampling and training are not
+    f"{ACTOR}.qat.enable": False,
+    f"{ACTOR}.fsdp_config.qat.enable": False,
+    f"{ACTOR}.megatron.qat.enable": False,
+    f"{ACTOR}.megatron.router_replay.mode": "disabled",
+    f"{ACTOR}.veomni.router_replay.mode": "disabled",
+    "actor_rollout_ref.rollout.quantization": None,
+    "actor_rollout_ref.rollout.enable_rollout_routing_replay": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +119,9 @@ def fields_of(node: SageNode, read: Read) -> dict[str, Any]:
 
 def unproven(read: Read) -> list[str]:
     """The fields of verl's configuration with a value under which this package was never run."""
-    return [f"{key}={read(key)}" for key, values in UNPROVEN.items() if read(key) in values]
+    untested = [key for key, values in UNPROVEN.items() if read(key) in values]
+    untested += [key for key, value in USUAL.items() if read(key) not in (value, None)]
+    return [f"{key}={read(key)}" for key in untested]
 
 
 def _check_engine(read: Read) -> None:

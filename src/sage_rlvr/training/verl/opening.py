@@ -1,6 +1,6 @@
-"""What a run on verl prints: `sage_rlvr.training.opening`, of a recipe, and of verl's own command. Works without verl.
+"""The lines that a run on verl prints: `sage_rlvr.training.opening` for a recipe and for verl's own command. Works without verl.
 
-The weights are loaded by verl's workers, so that the number of parameters is counted from config.json, where that is here.
+The weights are loaded by verl's workers, so the number of parameters is counted from config.json, if it is on this machine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sage_rlvr.config import LoraConfig, TrainConfig
 from sage_rlvr.models.folders import config_folder, source_of
 from sage_rlvr.tasks.chat import render
 from sage_rlvr.training.counts.dry_run import parameters
+from sage_rlvr.training.engines import other_sampling, sampling_warning
 from sage_rlvr.training.opening import Setting, announce, decoded, of_optimizer
 from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, bare_arguments
 
@@ -20,7 +21,8 @@ def setting_of_recipe(config: TrainConfig) -> Setting:
     """The setting of a recipe's run."""
     given = bare_arguments(config)
     workers = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
-    return _setting(source_of(config.model), config.engine.lora, workers, **of_optimizer(config.optimizer))
+    cut = sampling_warning(other_sampling("verl", given.get))
+    return _setting(source_of(config.model), config.engine.lora, workers, sampling=cut, **of_optimizer(config.optimizer))
 
 
 def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
@@ -34,7 +36,9 @@ def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
     lora = LoraConfig(rank=rank, target_modules=targets) if rank else None  # type: ignore[arg-type]
     workers = int(read("trainer.n_gpus_per_node") or 1) * int(read("trainer.nnodes") or 1)
     rate, schedule = float(read(f"{OPTIMIZER}.lr") or 0.0), str(read(f"{OPTIMIZER}.lr_scheduler_type") or "constant")
-    setting = _setting(str(read(f"{MODEL}.path")), lora, workers, lr=rate, schedule=schedule, lr_by=f"{OPTIMIZER}.lr")
+    cut = sampling_warning(other_sampling("verl", read))
+    more = {"lr": rate, "schedule": schedule, "lr_by": f"{OPTIMIZER}.lr", "sampling": cut}
+    setting = _setting(str(read(f"{MODEL}.path")), lora, workers, **more)
     prompt = first_prompt(trainer.tokenizer, trainer.train_dataset[0]["raw_prompt"], read(CHAT) or {})
     announce(note, setting, prompt=prompt, begin=trainer.global_steps - 1, tell=_note_warning)
 

@@ -42,7 +42,7 @@ class HasGold(Protocol):
 
 @dataclass(frozen=True)
 class Named:
-    """How a task is made again: `word` with its prompt format, or the recipe `config` (as `config.dump`)."""
+    """Source from which a task is rebuilt: `word` with its prompt format, or the recipe `config` (as `config.dump`)."""
 
     word: str | None = None
     template: str = "boxed"

@@ -24,7 +24,7 @@ from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
 from sage_rlvr.models.folders import vocabulary_of
-from sage_rlvr.models.policy import Asking, load_tokens
+from sage_rlvr.models.policy import PromptRenderer, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options
 from sage_rlvr.training.opening import after_first_step, announce, decoded
@@ -89,10 +89,12 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tu
 
 @dataclass(frozen=True)
 class Prompts:
-    """How verl puts a task's problems to a policy.
+    """Form of a task's problems as verl's prompts.
 
-    talks: in messages. template: a chat template in place of the tokenizer's, None for its own. longest: tokens of the longest
-    prompt. first: token ids of the first one.
+    talks     in messages
+    template  a chat template instead of the tokenizer's, None for its own
+    longest   tokens of the longest prompt
+    first     token ids of the first one
     """
 
     talks: bool
@@ -106,7 +108,7 @@ def prompts_of(
 ) -> Prompts:
     """The prompts of a task's problems. plain: as plain text even if it has messages. options: chat_template_kwargs."""
     own = tokens.tokenizer.chat_template
-    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens, options=options)
+    asking = PromptRenderer(task, tokens, None) if plain else PromptRenderer.of(task, tokens, options=options)
     ids = [asking(problem).ids for problem in problems]
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
     return Prompts(asking.form is not None, template, max(map(len, ids)), ids[0])
@@ -179,7 +181,7 @@ def our_row(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failed(log: Path) -> SageError:
-    """What verl ended with: a refusal of ours in its own words, else where its output lies and its last line."""
+    """Return the error that verl ended with: one of ours with its text, else the place of its output and its last line."""
     # A refusal is raised in verl's driver or in an actor of Ray's on any node, which hands on the text of a traceback alone: its
     # output is the one channel that all of them share.
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -23,8 +23,6 @@ NEUTRAL: dict[str, Any] = {
     "trainer.critic_warmup": 0,  # steps in which the policy is not updated
     f"{CORRECTION}.bypass_mode": False,  # its own policy loss
     f"{CORRECTION}.rollout_rs": None,  # drops tokens after the advantages were computed
-    f"{ROLLOUT}.top_p": 1.0,  # samples from another distribution than the one whose log-probs are trained
-    f"{ROLLOUT}.top_k": -1,
     f"{ROLLOUT}.ignore_eos": False,
     "actor_rollout_ref.model.mtp.enable_train": False,  # adds a loss of its own
 }
@@ -44,6 +42,8 @@ OWN: dict[str, Any] = {
     f"{CORRECTION}.rollout_rs_threshold": None,
     f"{CORRECTION}.loss_type": "ppo_clip",
     f"{ROLLOUT}.temperature": 1.0,
+    f"{ROLLOUT}.top_p": 1.0,  # with a method a run says so: `engines.SAMPLING`
+    f"{ROLLOUT}.top_k": -1,
     "algorithm.filter_groups.enable": False,
     "algorithm.filter_groups.metric": "reward",
     f"{ACTOR}.clip_ratio": 0.2,
@@ -69,11 +69,11 @@ INSTEAD = {
     f"{CORRECTION}.rollout_rs": "set rollout_is, which a method honors, or +sage.guide without +sage.method",
     f"{CORRECTION}.bypass_mode": "set +sage.guide without +sage.method",
 }
-"""What a user of the field wants instead, where there is something."""
+"""Alternatives for users of a field, if there are any."""
 
 
 def honored(read: Read) -> Iterator[str]:
-    """What the objective of a method says of verl's terms that are honored beside it."""
+    """Yield sentences on verl's terms that a method's objective includes."""
     if level := read(f"{CORRECTION}.rollout_is"):
         bound = read(f"{CORRECTION}.rollout_is_threshold")
         scaled = ", divided by its mean over the batch" if read(f"{CORRECTION}.rollout_is_batch_normalize") else ""
@@ -92,7 +92,7 @@ def own_loss(read: Read) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values of a field are equal; numbers are compared as numbers."""
+    """Return True if two values of a field are equal; numbers are compared as numbers."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
     return float(one) == float(other) if numbers else bool(one == other)
 

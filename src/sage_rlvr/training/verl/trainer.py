@@ -109,7 +109,10 @@ def sage_trainer(base: type) -> type:
 
 
 class Shaping(Trainer):
-    """What stands before a trainer of verl: the objective of the `sage` node. ConfigError at construction for what is refused."""
+    """Mixin for verl's trainers that applies the objective of the `sage` config node.
+
+    Invalid ones raise ConfigError at construction.
+    """
 
     sage_objective: Objective
 
@@ -119,7 +122,7 @@ class Shaping(Trainer):
         super().__init__(config)
 
     def sage_setup(self) -> None:
-        """What `self.config` asks for, and nothing remembered yet."""
+        """Read the objective from `self.config` and start with empty state."""
         tree = OmegaConf.to_container(self.config.sage, resolve=True)
         self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))
         method = self.sage_objective.method
@@ -185,7 +188,7 @@ class Shaping(Trainer):
 
     @property
     def _key(self) -> Key:
-        """Of the noise of this update: verl's `step` counts its local updates before each."""
+        """Return the key of the noise of this update: verl's `step` counts its local updates before each."""
         return key_of_update(self.sage_objective.seed, getattr(self, "local_trigger_step", 0))
 
     def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:

@@ -11,7 +11,7 @@ MARK = "sage warning: "
 
 
 def tell(kind: str, step: int, message: str) -> None:
-    """In the driver: a line that `heard` reads."""
+    """Print a line in the driver that `heard` reads."""
     print(MARK + json.dumps([kind, step, message]), flush=True)
 
 

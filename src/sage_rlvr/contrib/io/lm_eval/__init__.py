@@ -1,17 +1,17 @@
 """Conversion between lm-evaluation-harness samples (`--log_samples`) and sample stores.
 
-incoming.py reads samples of the harness into a store, outgoing.py writes a store as files of the harness, and files.py
-has what both share.
+incoming.py reads samples of the harness into a store, outgoing.py writes a store as files of the harness, and files.py has the
+common part.
 
-    samples_<task>_<date>.jsonl   one line a document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
-                                  filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number a metric
-    results_<date>.json           beside it: model_name, config, versions, task_hashes
+    samples_<task>_<date>.jsonl   one line per document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
+                                  filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number per metric
+    results_<date>.json           in the same folder: model_name, config, versions, task_hashes
 
 The format was read from EleutherAI/lm-evaluation-harness, lm_eval/evaluator.py and loggers/evaluation_tracker.py at
-4e7e0d47. Its scores are of a document after a filter, not of a sample: with one repeat a score of 0 or 1 is that
-sample's verdict, with several all samples start undecided, and `SampleStore.reverify` gives them verdicts of ours. It
-logs neither tokens nor log-probs, seeds nor reasons to stop: those columns stay empty, and a store that is exported
-loses its token-level columns. What else a document had is kept in lm_eval.jsonl in the store, for the way back.
+4e7e0d47. Its scores belong to a document after a filter, not to a sample: with one repeat a score of 0 or 1 is that sample's
+verdict, with several all samples start undecided, and `SampleStore.reverify` gives them verdicts of this package. It logs neither
+tokens nor log-probs, seeds nor reasons to stop: those columns stay empty, and a store that is exported loses its token-level
+columns. Other fields of a document are stored in lm_eval.jsonl in the store, for the export.
 """
 
 from __future__ import annotations

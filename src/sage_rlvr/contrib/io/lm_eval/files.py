@@ -1,4 +1,5 @@
-"""What both ways share: the harness's hashes and JSON, and the sidecar with what a store has no column for."""
+"""The common part of both directions: the harness's hashes and JSON, and the sidecar with the fields for which a store has no
+column."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from sage_rlvr.safe_io import read_json_lines
 
 SIDECAR = "lm_eval.jsonl"
 _TEXT = str, type(None)
-# Columns that go out and come back beside the harness's, and what they hold.
+# Columns that are exported and imported besides the harness's, and their types.
 OURS = {"seed": (int, type(None)), "finish": _TEXT, "answer": _TEXT, "verdict": str, "reason": str}
 
 
 def sidecar(path: Path) -> dict[str, dict[str, Any]]:
-    """What the documents of an imported store had besides; {} for a store that was sampled here."""
+    """Other fields of the documents of an imported store; {} for a store sampled by this package."""
     file = path / SIDECAR
     rows = read_json_lines(file, strict=False) if file.exists() else ()
     return {_known(row, file)["problem"]: row for _, row in rows}
 
 
 def _known(row: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A row of the sidecar. DataError where it is not as `import_lm_eval` writes it."""
+    """A row of the sidecar. Raises DataError if it is not as `import_lm_eval` writes it."""
     kinds = {"problem": str, "doc_id": object, "doc": dict, "target": str, "prompt": str}
     if wrong := [name for name, kind in kinds.items() if not isinstance(row.get(name), kind) or name not in row]:
         raise DataError(f"{file}: a document without a readable {wrong[0]}; import the samples again into another store")
@@ -41,7 +42,7 @@ def hashes_of(kept: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON as the harness writes it, letters as they are; ASCII where a lone surrogate leaves no other way."""
+    """JSON as the harness writes it, with letters unescaped; ASCII if a lone surrogate requires it."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         text.encode("utf-8")

@@ -21,18 +21,18 @@ from sage_rlvr.evaluation.store.sample import PromptAndGold, Sample, prompt_hash
 from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.safe_io import MIB, parse_json, read_json, read_lines
 
-MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
+MAX_GEN_TOKS = 256  # lm-evaluation-harness's default if neither the task nor the command sets it
 LINE = 256 * MIB  # bytes of a document with all its repeats
 _NEEDED = "needs doc_id, doc, target, arguments and resps"
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-_BATCH = 256  # samples a commit, at least one document
+_BATCH = 256  # samples per commit, at least one document
 
 
 @dataclass(frozen=True)
 class _Document:
-    """One line of a samples file. kept: doc_id, doc, target, prompt, settings, which the store has no column for. ours: what
-    `export_lm_eval` added. hashes: of doc, prompt and target together."""
+    """One line of a samples file. kept: doc_id, doc, target, prompt, settings, for which the store has no column. ours: fields
+    that `export_lm_eval` added. hashes: of doc, prompt and target together."""
 
     kept: Mapping[str, Any]
     texts: list[str]
@@ -44,7 +44,7 @@ class _Document:
 
     @classmethod
     def of(cls, line: str, where: str, metric: str | None) -> _Document:
-        """DataError where the line has no generated text."""
+        """Parse a line. Raises DataError if it has no generated text."""
         row = parse_json(line, where, advice=f"it {_NEEDED}", strict=False)
         with _as_written(where, f"not a line of lm_eval --log_samples; it {_NEEDED}"):
             return cls._of(row, where, metric)
@@ -72,7 +72,7 @@ class _Document:
         return cls(kept, resps[0], str(row.get("filter", "none")), score, filtered, ours, hashes)
 
     def problem(self, key: str) -> str:
-        """The problem's id: doc_id or a key of doc; what `export_lm_eval` wrote says it itself."""
+        """The problem's id: doc_id or a key of doc; files of `export_lm_eval` contain it."""
         if self.ours:
             return str(self.ours["problem"])
         problem_id = _id_of(self.kept, key)
@@ -82,7 +82,7 @@ class _Document:
         return problem_id
 
     def samples(self, key: str, repeats: int) -> list[Sample]:
-        """The first repeats; with one alone, the harness's score of 0 or 1 is the verdict."""
+        """The first repeats; with only one, the harness's score of 0 or 1 is the verdict."""
         judged: dict[str, Any] = {"verdict": "undecided", "reason": UNJUDGED}
         if len(self.texts) == 1 and self.score is not None and self.score[1] in (0.0, 1.0):
             verdict = "right" if self.score[1] else "wrong"
@@ -96,7 +96,7 @@ class _Document:
         return [Sample(sample=i, text=self.texts[i], **shared, **row) for i, row in enumerate(rows)]
 
     def _answer(self, i: int) -> str | None:
-        """The filtered response of repeat i, where the filter left one for each."""
+        """The filtered response of repeat i, if the filter left one for each."""
         if not isinstance(self.filtered, list) or len(self.filtered) != 1:
             return None
         (inner,) = self.filtered
@@ -106,7 +106,7 @@ class _Document:
 
 
 def _check_ours(ours: Any, repeats: int) -> None:
-    """TypeError where the columns that `export_lm_eval` adds are not there for every repeat, or are of other kinds."""
+    """Raise TypeError if the columns that `export_lm_eval` adds do not exist for every repeat, or have other types."""
     named = isinstance(ours, dict) and all(isinstance(ours.get(name), str) for name in ("problem", "prompt_hash"))
     for name, kind in OURS.items():
         rows = ours.get(name) if named else None
@@ -127,12 +127,12 @@ def import_lm_eval(
 ) -> SampleStore:
     """Import one samples_<task>_<date>.jsonl into a sample store, which is returned open. Repeated imports change nothing.
 
-    store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
-    the same date beside `path`. filter, metric: whose score is the first verdict; default the file's filter (of several one must
-    be named) and its first metric.
+    store: the folder to make. model, revision: by default those in the results file. results: that file, by default the one of the
+        same date in the folder of `path`. filter, metric: whose score is the first verdict; by default the file's filter (one must
+        be named if there are several) and its first metric.
     problem_id: "doc_id", or the key of `doc` that names the problem as your task does.
-    All documents must have the same number of repeats and the same generation settings. DataError names the line that
-    cannot be used: multiple choice and log-likelihood requests have no generated text.
+    All documents must have the same number of repeats and the same generation settings. Raises DataError with the line that cannot
+    be used: multiple choice and log-likelihood requests have no generated text.
     """
     path = Path(path)
     run_results = _results(path, results)
@@ -151,7 +151,7 @@ def import_lm_eval(
     repeats = 1 if identity.greedy else logged
     if repeats < logged:
         warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; only the first of each is imported")
-    # Before any sample, so that no sample stands there whose document is unknown.
+    # Before any sample, so that no sample is in the store without its document.
     write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
     opened.describe({problem: PromptAndGold(str(row["prompt"]), str(row["target"]) or None) for problem, row in kept.items()})
     at_once = -(-_BATCH // repeats)
@@ -163,7 +163,8 @@ def import_lm_eval(
 
 
 def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Document], str]:
-    """(each document once, after the filter whose score counts, the task's hash). DataError where they do not belong together."""
+    """(each document once, after the filter whose score counts, the task's hash). Raises DataError if they do not belong
+    together."""
     chosen: dict[Any, _Document] = {}
     seen: dict[Any, list[str]] = {}
     first: _Document | None = None
@@ -197,7 +198,7 @@ def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Doc
 
 @contextlib.contextmanager
 def _as_written(where: object, message: str) -> Iterator[None]:
-    """DataError where values are of other kinds than the harness writes."""
+    """Raise DataError if values have other types than the harness writes."""
     try:
         yield
     except SageError as error:
@@ -217,8 +218,8 @@ def _documents(path: Path, metric: str | None) -> Iterator[_Document]:
 
 
 def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The sidecar's rows, old and new. DataError where the documents are there under other ids, so that each question would
-    stand twice; the rest of the identity agrees by now."""
+    """The sidecar's rows, old and new. Raises DataError if the documents exist under other ids, so that each question would
+    occur twice; the rest of the identity has been compared."""
     known = sidecar(store)
     fewer, more = sorted(({name: row["doc_id"] for name, row in rows.items()} for rows in (known, kept)), key=len)
     if not set(fewer) <= set(more) or (len(fewer) == len(more) and fewer != more):
@@ -248,7 +249,7 @@ def _texts(resps: Any) -> bool:
 
 
 def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str, float] | None:
-    """(metric, value) of the metric that was asked for, or of the first one that is a number."""
+    """(metric, value) of the requested metric, or of the first one that is a number."""
     names = row.get("metrics", ["exact_match", "acc"]) if metric is None else [metric]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"metrics {names!r:.60} is no list of names")
@@ -259,7 +260,7 @@ def _score(row: Mapping[str, Any], metric: str | None, where: str) -> tuple[str,
 
 
 def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
-    """The results file of a samples file; {} where there is none."""
+    """The results file of a samples file; {} if there is none."""
     name = _NAME.fullmatch(path.name)
     candidates = [path.with_name(f"results_{name['date']}.json")] if name else []
     files = [file for file in candidates if file.exists()] if given is None else [Path(given)]
@@ -308,6 +309,6 @@ def _decoding(settings: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in settings.items() if key not in _LIMITS}
     limit = next((settings[key] for key in _LIMITS if settings.get(key) is not None), MAX_GEN_TOKS)
     sampled = settings.get("do_sample")
-    unsaid = 1.0 if sampled is True else 0.0  # what transformers samples at when it is told no other
+    unsaid = 1.0 if sampled is True else 0.0  # the default temperature of transformers
     temperature = 0.0 if sampled is False else float(settings.get("temperature", unsaid) or 0.0)
     return rest | {"preset": "lm_eval", "temperature": temperature, "max_new_tokens": int(limit)}

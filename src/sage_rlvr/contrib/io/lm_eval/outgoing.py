@@ -31,11 +31,11 @@ def export_lm_eval(
 ) -> Path:
     """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
 
-    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them, and those of
-    generated problems are made again (`sage_rlvr.contrib.io.documents.generated_docs`). n, verifier: as in
-    `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
-    document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
-    `import_lm_eval` makes the same store again, but for token-level columns and latencies.
+    docs: problem -> {"doc": {...}, "target": text, "prompt": text}; an imported store contains them, and those of generated
+        problems are made again (`sage_rlvr.contrib.io.documents.generated_docs`). n, verifier: as in
+    `SampleStore.table`. date: by default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
+    document, `undecided` of undecided ones; verdicts, reasons, seeds and ends are under "sage_rlvr", from which `import_lm_eval`
+    makes the same store again, except for token-level columns and latencies.
     """
     date = date or datetime.datetime.now().isoformat().replace(":", "-")
     known = sidecar(store.path)
@@ -102,7 +102,7 @@ def _share(rows: list[Sample], verdict: str) -> float:
 
 
 def _settings(identity: Identity) -> dict[str, Any]:
-    """The decoding as the harness names it."""
+    """The decoding in the names of the harness."""
     settings = dict(identity.decoding)
     del settings["preset"]
     limit = settings.pop("max_new_tokens")

@@ -1,12 +1,12 @@
 """Repair of small Python functions: one defect of six kinds, unit tests that run as real code in a sandbox.
 
-    function family, constants -> right program -> one site changed -> what a failing test says -> "LINE: its new text"
+    function family, constants -> right program -> one site changed -> message of a failing test -> "LINE: its new text"
 
-A completion edits lines of the numbered program; the edited program is right where every unit test passes
-(`sage_rlvr.verifiers.sandbox`). Right edits other than the undone change count: the tests decide, and not the text.
+A completion edits lines of the numbered program; the edited program is right if every unit test passes
+(`sage_rlvr.verifiers.sandbox`). Other right edits than undoing the change count: the tests decide, not the text.
 
-With turns > 1 it is an episode. The prompt is the program alone; a turn is "test", or edits of the program as it then stands, and
-the environment answers with what the first failing test says. It ends when all tests pass, or with the last turn.
+With turns > 1 it is an episode. The prompt is only the program; a turn is "test", or edits of the current program, and the
+environment answers with the message of the first failing test. It ends when all tests pass, or with the last turn.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from sage_rlvr.verifiers.sandbox import PROGRAMS, SECONDS, require_sandbox
 from sage_rlvr.verifiers.versions import version_hash
 
 TEST = "test"
-TURN = 40  # characters of a turn, about: what an episode may take is so much for each
-POOL_SECONDS = 30.0  # that a worker may take for a program, whatever the program's own limit
-KEPT = 1 << 16  # verdicts on programs that are remembered
+TURN = 40  # characters of a turn, about: the limit of an episode is this much per turn
+POOL_SECONDS = 30.0  # seconds of a worker per program, in addition to the program's limit
+KEPT = 1 << 16  # cached verdicts on programs
 NOTHING = f"write {TEST}, or LINE: its new text"
-EditedProgram = tuple[Broken, str | None]  # a problem, and the program as it was edited; None without an edit
+EditedProgram = tuple[Broken, str | None]  # a problem, and the edited program; None without an edit
 
 
 @TASKS.register
 @dataclass(frozen=True)
 class Repair(Task):
-    """Small Python functions with one defect, to be mended by edits of lines; unit tests run in a sandbox.
+    """Small Python functions with one defect, to be repaired by edits of lines; unit tests run in a sandbox.
 
-    kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
-    said, in one turn. seconds: for the tests of one program. turns: of the policy in an episode at most; 1 = one completion, and no
-    episode. hints: share of `examples` whose prompt holds guidance, so that a policy learns to read it. ConfigError where the
-    system can confine no program: none is run then.
+    kinds: kinds of defects (KINDS). count: most problems per split, None = all. trace: whether the prompt contains the message of a
+        failing test, with one turn. seconds: time limit for the tests of one program. turns: most turns of the policy in an
+        episode; 1 = one completion, and no episode. hints: share of `examples` with guidance in the prompt, so that a policy learns
+        to read it. Raises ConfigError if the system cannot confine programs: none is run then.
     """
 
     kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS  # type: ignore[assignment]
@@ -74,33 +74,32 @@ class Repair(Task):
             )
         require(0 <= self.hints <= 1, "hints", self.hints, "the share of examples with guidance in their prompt, from 0 to 1")
 
-    added: ClassVar[tuple[str, ...]] = ("turns", "hints")  # see schema.dump
     name = "repair"
     characters: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n"
 
     @property
     def max_new_tokens(self) -> int:
-        """Of a completion; of an episode, of the policy's own in all turns."""
+        """Tokens of a completion; for an episode, tokens of the policy in all turns."""
         return 64 if self.turns == 1 else TURN * self.turns
 
     def ready(self, say: Any, split: str) -> None:
-        """Refuses a system that cannot confine a program."""
+        """Raise ConfigError on a system that cannot confine a program."""
         require_sandbox()
 
     def problems(self, split: str = "test") -> tuple[Broken, ...]:
-        """Those of a split, in an order that says nothing of them."""
+        """The problems of a split, in an order that is independent of their contents."""
         require_sandbox()
         if split not in SPLITS:
             raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
         return tuple(one for one in all_problems()[split] if one.kind in self.kinds)[: self.count]
 
     def question(self, problem: Broken) -> str:
-        """The numbered program; with `trace` and in one turn, what its first failing test says; then guidance, if any."""
+        """The numbered program; with `trace` and in one turn, the message of its first failing test; then guidance, if any."""
         additions = (problem.output if self.trace and self.turns == 1 else "", problem.guidance)
         return "\n".join([numbered(problem.source), *filter(None, additions)])
 
     def prompt(self, problem: Broken) -> str:
-        """The numbered program, what a test said, and the word that asks for an edit."""
+        """The numbered program, the message of a test, and the word that asks for an edit."""
         return f"{self.question(problem)}\nfix:\n"
 
     def messages(self, problem: Broken) -> list[dict[str, str]]:
@@ -119,7 +118,7 @@ class Repair(Task):
         return self.verify_all([(problem, completion)])[0]
 
     def judge(self, problem: Broken, responses: Sequence[str]) -> Verdict:
-        """The verdict of the unit tests on the program as the turns left it."""
+        """The verdict of the unit tests on the program after the turns."""
         return self.verify_all([(problem, tuple(responses))])[0]
 
     def judge_all(self, pairs: Sequence[tuple[Broken, Response]]) -> list[Verdict]:
@@ -140,7 +139,7 @@ class Repair(Task):
         return program
 
     def reply(self, problem: Broken, responses: Sequence[str]) -> str | None:
-        """What the first failing test says to the program as the turns left it; None where all pass, or no turn is left."""
+        """The message of the first failing test on the program after the turns; None if all pass, or no turn is left."""
         return self.reply_all([(problem, responses)])[0]
 
     def reply_all(self, pairs: Sequence[tuple[Broken, Sequence[str]]]) -> list[str | None]:
@@ -161,9 +160,9 @@ class Repair(Task):
         return replies
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Broken, str | tuple[Turn, ...]]]:
-        """Examples start..start+n-1: problem and the edit that undoes its change; epoch after epoch, each in its own order.
+        """Examples start..start+n-1: problem and the edit that undoes its change; epoch after epoch, each in a different order.
 
-        Of episodes: the tests, what they say, the edit; in every other epoch with a wrong edit before it, which is not learned.
+        For episodes: the tests, their message, the edit; in every other epoch with a wrong edit before it, which is not learned.
         """
         rows = self.problems(split)
         examples: list[tuple[Broken, str | tuple[Turn, ...]]] = []
@@ -207,7 +206,7 @@ class Repair(Task):
         return edit_to(problem.source, problem.fixed)
 
     def where(self, problem: Broken, text: str) -> str:
-        """The lines that a completion edits; "" for none."""
+        """The lines that a completion edits; "" without an edit."""
         return edited_lines(problem, text)
 
     def pointer(self, problem: Broken) -> str:
@@ -215,17 +214,17 @@ class Repair(Task):
         return pointed(problem)
 
     def explain(self, problem: Broken, responses: Sequence[str], verdict: Verdict) -> str:
-        """The last edit that was tried, what the tests said, and the kind of step to try."""
+        """The last edit of the attempt, the message of the tests, and the kind of step to try."""
         return explained(responses, verdict)
 
     def leaks(self, problem: Broken, hint: str) -> bool:
-        """Whether the new text of a line that the reference edits stands in guidance, spaces aside."""
+        """Whether guidance contains the new text of a line that the reference edits, ignoring spaces."""
         return leaked(problem, hint)
 
-    # ---- what a store and an audit hold to
+    # ---- identity for stores and audits
 
     def fingerprint(self, problems: Sequence[Broken]) -> str:
-        """Of programs, tests and how they are asked."""
+        """Hash of programs, tests and prompts."""
         prompting = [self.trace] if self.turns == 1 else ["turns", self.turns, self.max_new_tokens]
         return hash_of([[p.problem_id, p.source, p.tests] for p in problems] + prompting)
 
@@ -243,7 +242,7 @@ class Repair(Task):
         yield duplicates("programs that stand once", ((p.problem_id, p.source, p.fixed) for p in rows))
 
     def audited(self) -> str:
-        """What an audit looks at, in words."""
+        """Describe the subject of an audit."""
         return f"{len(self.problems())} programs with one defect of the kinds {', '.join(self.kinds)}"
 
 
@@ -251,14 +250,14 @@ def _unchanged(problem: Broken) -> str:
     return f"1: {problem.source.splitlines()[0]}"
 
 
-# ---- programs that are run
+# ---- running programs
 
-_SAID: dict[tuple[str, str, float], Verdict] = {}  # of a problem and a program: an episode asks for it and is judged by it
+_SAID: dict[tuple[str, str, float], Verdict] = {}  # of a problem and a program: an episode requests it and is judged by it
 
 
 def _tested(programs: Sequence[EditedProgram], seconds: float) -> list[Verdict]:
-    """What the unit tests say of edited programs, each run once and remembered, but where it was not run at all."""
-    # before any key is looked up: cleared later, verdicts that this call relies on would be gone
+    """The verdicts of the unit tests on edited programs, each run once and cached, unless it was not run at all."""
+    # before any key is looked up: if it were cleared later, verdicts of this call would be lost
     if len(_SAID) > KEPT:
         _SAID.clear()
     keys = [(p.problem_id, program or "", seconds) for p, program in programs]

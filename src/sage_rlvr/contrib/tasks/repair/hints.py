@@ -1,4 +1,4 @@
-"""Guidance in the repair world: where an edit acts, what kind of change it is, and why an attempt failed; never the edit itself."""
+"""Guidance in the repair world: the place of an edit, its kind, and why an attempt failed; never the edit itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS = {
     **{"start": "a first value", "compare": "a comparison", "operator": "an operation", "bound": "a limit"},
     **{"variable": "a variable", "result": "what is returned"},
 }  # of a kind of defect
-TRIED = 80  # characters of an attempt, and of what was said of it, that guidance repeats
+TRIED = 80  # characters of an attempt, and of its messages, that guidance repeats
 
 
 def edits_in(completion: str) -> list[tuple[int, str]]:
@@ -21,7 +21,7 @@ def edits_in(completion: str) -> list[tuple[int, str]]:
 
 
 def edited_lines(problem: Broken, text: str) -> str:
-    """The lines that a completion edits, in words; "" for none."""
+    """The lines that a completion edits, in words; "" without an edit."""
     numbers = sorted({number for number, _ in edits_in(text) if 1 <= number <= len(problem.source.splitlines())})
     return f"edit line {' and '.join(map(str, numbers))}" if numbers else ""
 
@@ -32,7 +32,7 @@ def pointed(problem: Broken) -> str:
 
 
 def explained(responses: Sequence[str], verdict: Verdict) -> str:
-    """The last edit of an attempt, what the tests said of it, and the kind of step to try."""
+    """The last edit of an attempt, the message of its tests, and the kind of step to try."""
     tries = ["; ".join(f"{number}: {text}" for number, text in edits_in(turn)) for turn in responses]
     tried = next((one for one in reversed(tries) if one), "")[:TRIED]
     if not tried:
@@ -42,7 +42,7 @@ def explained(responses: Sequence[str], verdict: Verdict) -> str:
 
 
 def leaked(problem: Broken, hint: str) -> bool:
-    """Whether the new text of a line that the undone change edits stands in guidance, spaces aside."""
+    """Whether guidance contains the new text of a line that the undone change edits, ignoring spaces."""
     gold = edits_in(edit_to(problem.source, problem.fixed))
     return any("".join(text.split()) in "".join(hint.split()) for _, text in gold)
 

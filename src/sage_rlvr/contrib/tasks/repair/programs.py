@@ -22,13 +22,13 @@ from sage_rlvr.verifiers.sandbox_child import calls
 
 ENTRY = "f"
 KINDS = ("start", "compare", "operator", "bound", "variable", "result")
-"""Of a defect: a first value, a comparison, an operation, a limit that is off by one, another variable, what is returned."""
+"""Kinds of defects: a first value, a comparison, an operation, a limit that is off by one, another variable, the returned value."""
 TESTS = 6  # a problem
-LINES = 2000  # that the tests of a changed program may run
-SPLITS = {"test": (0,), "validation": (1,), "train": (2, 3, 4)}  # of the hash of the right program, modulo 5
-EDIT = re.compile(r"\s*([0-9]{1,3})[ \t]*:(.*)")  # of one line: over many its spaces take quadratic time
+LINES = 2000  # lines that the tests of a changed program may run
+SPLITS = {"test": (0,), "validation": (1,), "train": (2, 3, 4)}  # hash of the right program, modulo 5
+EDIT = re.compile(r"\s*([0-9]{1,3})[ \t]*:(.*)")  # characters of one line: over many its spaces take quadratic time
 
-# A site is «kind:right¦wrong¦...»; what the arguments are stands before the program: xs a list, n and b numbers from 0 on, y any.
+# A site is «kind:right¦wrong¦...»; the types of the arguments are before the program: xs a list, n and b numbers from 0 on, y any.
 FAMILIES: dict[str, tuple[str, str]] = {
     "sum of those above": ("xs", """
         total = «start:0¦1»
@@ -109,8 +109,8 @@ SITE = re.compile(r"«(\w+):([^»]*)»")
 class Broken:
     """A function with one defect. `all_problems` makes it; `Repair`, its hints and the sandbox read it.
 
-    source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
-    output: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
+    source: the program in the prompt; fixed: before the change; tests: (arguments, repr of the value);
+    output: message of the first failing test on `source`. guidance: a hint in the prompt; "" in a new problem.
     """
 
     problem_id: str
@@ -129,7 +129,7 @@ def numbered(source: str) -> str:
 
 
 def edited(source: str, completion: str) -> str | None:
-    """The program with the lines that a completion names put in, each at the indentation that it had; None without an edit.
+    """The program with the lines of a completion inserted, each at its original indentation; None without an edit.
 
     A line that is named twice has its last text; a number beyond the program is no edit.
     """
@@ -143,17 +143,17 @@ def edited(source: str, completion: str) -> str | None:
 
 
 def edit_to(source: str, wanted: str) -> str:
-    """The completion that makes `wanted` of a program with as many lines."""
+    """The completion that changes a program into `wanted`, of equally many lines."""
     pairs = zip(source.splitlines(), wanted.splitlines(), strict=True)
     return "\n".join(f"{n}: {new.strip()}" for n, (old, new) in enumerate(pairs, 1) if old != new)
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# the programs; what runs here is written above
+# the programs; only code above is run
 
 
 def _versions(family: str, k: int, c: int) -> Iterator[tuple[str, str, str]]:
-    """(kind, changed, right) of each change of each site."""
+    """(kind, changed, right) for each change of each site."""
     given, body = FAMILIES[family]
     text = f"def {ENTRY}({given}):" + "\n".join(line[4:] for line in body.format(k=k, c=c).split("\n"))
     sites = list(SITE.finditer(text))
@@ -171,7 +171,7 @@ def _versions(family: str, k: int, c: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _tests(given: str, right: str) -> tuple[tuple[tuple[Any, ...], str], ...]:
-    """Arguments drawn by the program's hash, and what the right program gives; the first are the smallest."""
+    """Arguments drawn by the program's hash, and the results of the right program; the first are the smallest."""
     chance = np.random.Generator(np.random.Philox(int(_hash(right), 16)))
     scope: dict[str, Any] = {}
     exec(right, scope)
@@ -190,9 +190,10 @@ class _TooLong(BaseException):
 
 
 def tested(changed: str, tests: Sequence[Any]) -> Verdict | None:
-    """What the tests say of a changed program, run here, as it is one of ours; None for one that runs more than `LINES` lines.
+    """The verdict of the tests on a changed program, run in this process, because it is trusted; None for one that runs more than
+    `LINES` lines.
 
-    By lines and not by a clock, so that the problems are the same on every machine.
+    The limit counts lines and not time, so that the problems are the same on every machine.
     """
     left = LINES
 
@@ -205,7 +206,7 @@ def tested(changed: str, tests: Sequence[Any]) -> Verdict | None:
 
     before, results = sys.gettrace(), []
     for arguments, _ in tests:
-        sys.settrace(count)  # anew: one that has raised is taken off
+        sys.settrace(count)  # set again: one that has raised an error is removed
         try:
             results += calls(changed, ENTRY, [list(arguments)])
         finally:
@@ -221,8 +222,8 @@ def _hash(text: str) -> str:
 
 @cache
 def all_problems() -> dict[str, tuple[Broken, ...]]:
-    """Every problem of every split: changes that at least one test tells from the right program. One text that several right
-    programs lead to is in the first of their splits alone."""
+    """Every problem of every split: changes that at least one test distinguishes from the right program. A text that results
+    from several right programs is only in the first of their splits."""
     problems: dict[str, dict[str, Broken]] = {split: {} for split in SPLITS}
     for family, (k, c) in product(FAMILIES, tuple(product(range(2, 8), range(4)))):
         tests = None
@@ -230,7 +231,7 @@ def all_problems() -> dict[str, tuple[Broken, ...]]:
             tests = _tests(FAMILIES[family][0], right) if tests is None else tests
             verdict = tested(changed, tests)
             split = next(split for split, rest in SPLITS.items() if int(_hash(right), 16) % 5 in rest)
-            one_value = len({wanted for _, wanted in tests}) == 1  # "return" and that value would mend it
+            one_value = len({wanted for _, wanted in tests}) == 1  # "return" and that value would repair it
             if verdict is not None and not verdict.right and not one_value:
                 name = f"repair-{_hash(changed)}"
                 problems[split].setdefault(changed, Broken(name, family, kind, changed, right, tests, verdict.reason))
@@ -244,7 +245,7 @@ def all_problems() -> dict[str, tuple[Broken, ...]]:
 
 @cache
 def _siblings() -> dict[str, tuple[Broken, ...]]:
-    """Id of a problem -> itself first, and all that were made of the same right program."""
+    """Id of a problem -> itself first, and all problems from the same right program."""
     siblings: dict[str, list[Broken]] = {}
     rows = [one for some in all_problems().values() for one in some]
     for one in rows:
@@ -254,7 +255,7 @@ def _siblings() -> dict[str, tuple[Broken, ...]]:
 
 @cache
 def wrong_edits(problem_id: str) -> tuple[tuple[str, str], ...]:
-    """(edit, what the first failing test then says) of edits that do not mend a problem: lines of other changes of its program."""
+    """(edit, message of the first failing test) of edits that do not repair a problem: lines of other changes of its program."""
     problem, *others = _siblings()[problem_id]
     edits = []
     for other in others:

@@ -1,15 +1,15 @@
-"""Word problems of several steps from a grammar: who has how many, told by comparing people, asked of one of them.
+"""Word problems of several steps from a grammar: how many each person has, given by comparisons, asked of one of them.
 
     Dan has 3 more than Ann. Ann has exactly 7. Eve has 2 times as many as Dan. Ben has 5 fewer than Ann. How many does Eve have?
     Ann has exactly 7, Dan has 3 more than Ann, so Dan has 7+3=10, Eve has 2 times as many as Dan, so Eve has 10*2=20
 
-A right completion is a chain: it starts at a number that the text gives, and each further step repeats one fact of the text that
-compares the last person with a new one, whichever of them it names first, and works out the new one's number. The last person is
-the one who is asked for. Spare facts close loops, so that there are several chains, and other facts lead nowhere; no step can be
-taken back. How far that takes a strategy is `blind`, the chance of a walk that takes any fact, which a task can bound. Each step is
-checked exactly, in one spelling, so that `solutions` lists every right completion.
+A right completion is a chain: it starts at a given number, and each further step repeats one fact of the text that compares the
+last person with a new one, in either direction, and computes the new one's number. The last person is the one in the question.
+Extra facts close loops, so that there are several chains, and other facts lead nowhere; no step can be undone. The success of
+guessing is `blind`, the chance of a random walk over facts, which a task can bound. Each step is checked exactly, in one form, so
+that `solutions` lists every right completion.
 
-A problem is a pure function of (task, split, seed, index). Its split goes by a hash of its numbers.
+A problem is a pure function of (task, split, seed, index). Its split is a hash of its numbers.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.versions import version_hash
 
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a story's bucket
-DRAWS = 2_000  # candidates for one problem before a world is refused
-DRY = 2_000  # draws in a row that bring no new problem
+DRAWS = 2_000  # candidates for one problem before an error
+DRY = 2_000  # draws in a row without a new problem
 BY_HAND = str.maketrans("*-/", "×−÷")
 
 
@@ -55,10 +55,10 @@ BY_HAND = str.maketrans("*-/", "×−÷")
 class WordProblems(Task):
     """Word problems of several steps from a grammar (see the module).
 
-    people: weights over how many take part (any sum). given: numbers that the text gives. loops: facts beyond those that join
-    everybody, so that there are several ways. steps: the fewest and the most facts that the shortest right chain takes. ways: the
-    fewest and the most right chains. blind: the most that a walk which takes any fact may be right. max_value: the most that
-    anybody has. train_problems: size of the training pool. data_seed: its seed, apart from the seed of a run.
+    people: weights of the numbers of people (any sum). given: numbers that the text gives. loops: facts beyond those that connect
+        everybody, so that there are several ways. steps: the fewest and the most facts in the shortest right chain. ways: the
+        fewest and the most right chains. blind: the largest chance that a random walk over facts is right. max_value: the largest
+        number of a person. train_problems: size of the training pool. data_seed: its seed, separate from the seed of a run.
     """
 
     people: dict[int, float] = field(default_factory=lambda: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25})
@@ -120,7 +120,7 @@ class WordProblems(Task):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the problems of an evaluation."""
+        """Settings that determine the problems of an evaluation."""
         sizes = {name: getattr(self, name) for name in ("given", "loops", "blind", "max_value")}
         people = {str(n): weight for n, weight in self.people.items()}
         return {"name": self.name, "people": people, **sizes, "steps": list(self.steps), "ways": list(self.ways)}
@@ -148,20 +148,20 @@ class WordProblems(Task):
         return [problem.written(chain) for chain in problem.chains]
 
     def verify(self, problem: Story, completion: str) -> Verdict:
-        """Right where it starts at a given number, every step follows from a fact, and it ends at the person who is asked for."""
+        """Right if it starts at a given number, every step follows from a fact, and it ends at the person in the question."""
         return read(problem, completion)[0]
 
     def answer_key(self, problem: Story, text: str) -> str | None:
-        """The people of a chain whose steps hold, whoever it ends at; None where one does not."""
+        """The people of a chain with valid steps, with any end; None if a step is invalid."""
         return read(problem, text)[1]
 
     def kinds_of(self, problem: Story, text: str) -> list[str]:
-        """Its number of steps, and its operators."""
+        """The number of steps, and the operators."""
         operators = "".join(step[1] for step in WORKED.finditer(text))
         return [str(len(operators)), operators.translate(BY_HAND)]
 
     def reference(self, problem: Story) -> str:
-        """A shortest right completion, of several the first."""
+        """A shortest right completion, the first among several."""
         return problem.written(min(problem.chains, key=len))
 
     def doc(self, problem: Story) -> dict[str, str]:
@@ -176,7 +176,7 @@ class WordProblems(Task):
         return [_example(self, split, seed, index) for index in range(start, start + n)]
 
     def problems(self, split: str = "train") -> list[Story]:
-        """The first `train_problems` of a split that differ in words, names among them. DataError where the world has fewer."""
+        """The first `train_problems` of a split that differ in words, including names. Raises DataError if the world has fewer."""
         _check_split(split)
         return list(_different(self, split, self.data_seed, self.train_problems))
 
@@ -186,22 +186,22 @@ class WordProblems(Task):
         return list(_different(self, split, self.data_seed, min(n, self.train_problems)))
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Story]:
-        """The problems of an evaluation: n independent draws, repeats kept."""
+        """The problems of an evaluation: n independent draws, with repeats."""
         if sampling != "iid":
             raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         return [problem for problem, _ in self.examples(split, seed, 0, n)]
 
     def fingerprint(self, problems: Sequence[Story]) -> str:
-        """Of what they say, and in which words."""
+        """Hash of their contents and words."""
         return hash_of([[p.problem_id, p.text] for p in problems])
 
     @property
     def _verifier_version(self) -> str:
-        """The verifier's version, and how long a completion may be."""
+        """The verifier's version, and the length limit of a completion."""
         return version_hash("word_problems", longest=LONGEST)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
-        """All right completions; the same with a number changed, a step left out or repeated, and the answer alone."""
+        """All right completions; the same with a number changed, a step left out or repeated, and only the answer."""
         rows = _different(self, "test", 1, 200)
         yield Case("every chain is right", [(p, text) for p in rows for text in self.solutions(p)])
         first = [(p, self.reference(p)) for p in rows]
@@ -219,7 +219,7 @@ class WordProblems(Task):
         yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.queried])) for p in rows))
 
     def audited(self) -> str:
-        """What an audit looks at, in words."""
+        """Describe the subject of an audit."""
         return f"200 problems of the test split, seed 1; {self.described(self.identity)}"
 
 
@@ -229,18 +229,18 @@ def _check_split(split: str) -> None:
 
 
 def _people(task: WordProblems, words: Words) -> int:
-    """How many take part, by the task's weights."""
+    """The number of people, by the task's weights."""
     share = words.below(1 << 30) / (1 << 30) * sum(task.people.values())
     for n, weight in task.people.items():
         share -= weight
         if share < 0:
             return n
-    return n  # rounding left a rest: the last one
+    return n  # rounding left a remainder: the last one
 
 
 @lru_cache(maxsize=1 << 14)
 def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Story, str]:
-    """Example `index` of a split: the first candidate of its stream that lies there and has as many steps and ways as asked."""
+    """Example `index` of a split: the first candidate of its stream in the split with the requested steps and ways."""
     words, (low, behind) = Words(seed, index, list(SPLITS).index(split)), SPLITS[split]
     for _ in range(DRAWS):
         story = candidate(_people(task, words), task.given, task.loops, task.max_value, words)

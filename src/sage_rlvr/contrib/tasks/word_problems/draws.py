@@ -1,4 +1,5 @@
-"""Stories drawn at random: everybody is joined to somebody before by one fact, spare facts close loops, some numbers are given."""
+"""Stories drawn at random: everybody is connected to an earlier person by one fact, extra facts close loops, some numbers are
+given."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 from sage_rlvr.contrib.tasks.word_problems.story import NAMES, Fact, Story, applied
 from sage_rlvr.tasks.base import words
 
-GAP, FACTORS = 9, (2, 3)  # the largest difference of two people that is told, and the factors
+GAP, FACTORS = 9, (2, 3)  # the largest difference of two people in a fact, and the factors
 
 
 class Words:
@@ -30,7 +31,7 @@ class Words:
 
 
 def candidate(people: int, given: int, loops: int, max_value: int, chance: Words) -> Story | None:
-    """A drawn story; None where a number would leave 1 to `max_value`, or too few pairs are left to compare in words."""
+    """A drawn story; None if a number would leave 1 to `max_value`, or too few pairs remain to compare in words."""
     names = chance.some(NAMES, people)
     values = {names[0]: 1 + chance.below(max(1, max_value // 2))}
     facts: list[Fact] = []
@@ -58,7 +59,7 @@ def candidate(people: int, given: int, loops: int, max_value: int, chance: Words
 
 
 def between(a: str, b: str, values: Mapping[str, int], chance: Words) -> Fact | None:
-    """A fact that compares two people, told from either; None where neither a small difference nor a factor would do."""
+    """A fact that compares two people, in either direction; None if neither a small difference nor a factor is possible."""
     big, small = (a, b) if values[a] >= values[b] else (b, a)
     gap, (factor, rest) = values[big] - values[small], divmod(values[big], values[small])
     fits = [Fact(big, factor, "*", small)] if rest == 0 and factor in FACTORS else []
@@ -67,8 +68,8 @@ def between(a: str, b: str, values: Mapping[str, int], chance: Words) -> Fact | 
 
 
 def bucket(story: Story) -> int:
-    """0 to 99, by the numbers that it compares, gives and asks for: the same for other names, another order, and a fact told from
-    the other side or by other means."""
+    """0 to 99, by the numbers that it compares, gives and asks for: the same for other names, another order, and a fact stated in
+    the other direction or by other means."""
     values = story.values
     pairs = sorted(sorted((values[fact.who], values[fact.other])) for fact in story.facts if fact.operator)
     key = repr((pairs, sorted(values[person] for person in story.given), values[story.queried]))

@@ -37,8 +37,8 @@ WORKED = re.compile(r"so [A-Z][a-z]+ has [0-9]{1,6}([-+*/])[0-9]{1,6}=[0-9]{1,6}
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`who` has `amount`; or, with an operator, `amount` more ("+") or fewer ("-") than `other`, or so many times as many ("*").
-    `draws.candidate` and `story_of` make it; a `Story` holds its facts."""
+    """`who` has `amount`; or, with an operator, `amount` more ("+") or fewer ("-") than `other`, or that many times as many
+    ("*"). `draws.candidate` and `story_of` make it; a `Story` contains its facts."""
 
     who: str
     amount: int
@@ -46,14 +46,14 @@ class Fact:
     other: str = ""
 
     def __str__(self) -> str:
-        """As a sentence, without its full stop."""
+        """The fact as a sentence, without its full stop."""
         if not self.operator:
             return f"{self.who}{EXACTLY}{self.amount}"
         return f"{self.who}{HAS}{self.amount}{SAID[self.operator]}{self.other}"
 
     @property
     def short(self) -> str:
-        """As ids have it, such as Dan=Ann+3."""
+        """The short form in ids, such as Dan=Ann+3."""
         return f"{self.who}={self.other}{self.operator}{self.amount}"
 
     def toward(self, person: str) -> str:
@@ -63,10 +63,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Story:
-    """A problem: its facts in the order in which they are told, and who is asked for. `draws.candidate` and `story_of` make it.
+    """A problem: its facts in the order of the text, and the person in the question. `draws.candidate` and `story_of` make it.
 
-    DataError where facts contradict each other or say something twice, where they do not give everybody a whole number from 1 to
-    999,999, and for names without a token.
+    Raises DataError if facts contradict or repeat each other, if they do not give everybody an integer from 1 to 999,999, and for
+    names without a token.
     """
 
     facts: tuple[Fact, ...]
@@ -90,7 +90,7 @@ class Story:
 
     @cached_property
     def values(self) -> dict[str, int]:
-        """How many each person has, as far as the facts tell."""
+        """The number of each person, as far as the facts determine it."""
         values = {fact.who: fact.amount for fact in self.facts if not fact.operator and 0 < fact.amount <= MOST}
         waiting = list(values)
         while waiting:
@@ -104,7 +104,7 @@ class Story:
 
     @cached_property
     def moves(self) -> dict[str, dict[str, Fact]]:
-        """From each person to whom: the fact that compares them, in the order in which they are told."""
+        """Person -> other person -> the fact that compares them, in the order of the text."""
         moves: dict[str, dict[str, Fact]] = {}
         for fact in self.facts:
             if fact.operator:
@@ -114,17 +114,17 @@ class Story:
 
     @property
     def given(self) -> list[str]:
-        """Whose numbers the text gives, in its order."""
+        """The people whose numbers the text gives, in its order."""
         return [fact.who for fact in self.facts if not fact.operator]
 
     @property
     def problem_id(self) -> str:
-        """What it says, such as "Ann=7 Dan=Ann+3 Dan?"."""
+        """The id, such as "Ann=7 Dan=Ann+3 Dan?"."""
         return " ".join([*(fact.short for fact in self.facts), f"{self.queried}?"])
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The problem in words."""
         return "".join(f"{fact}{END}" for fact in self.facts) + f"{ASKED[0]}{self.queried}{ASKED[1]}"
 
     @cached_property
@@ -146,7 +146,7 @@ class Story:
 
     @property
     def blind(self) -> float:
-        """The chance that a walk which starts at a given number and takes any fact to a new person ends at the one asked for."""
+        """The chance that a random walk from a given number, over facts to new people, ends at the person in the question."""
 
         def chance(path: tuple[str, ...]) -> float:
             if path[-1] == self.queried:
@@ -157,18 +157,18 @@ class Story:
         return sum(chance((person,)) for person in self.given) / len(self.given)
 
     def written(self, chain: Sequence[str]) -> str:
-        """The completion that takes these people in turn."""
+        """The completion that visits these people in turn."""
         text = f"{chain[0]}{EXACTLY}{self.values[chain[0]]}"
         return text + "".join(f"{THEN}{self.moves[a][b]}{THEN}{self.worked(a, b)}" for a, b in pairwise(chain))
 
     def worked(self, before: str, person: str) -> str:
-        """What a step concludes, such as "so Dan has 7+3=10"."""
+        """The conclusion of a step, such as "so Dan has 7+3=10"."""
         fact = self.moves[before][person]
         return f"so {person}{HAS}{self.values[before]}{fact.toward(person)}{fact.amount}={self.values[person]}"
 
 
 def applied(value: int, operator: str, amount: int) -> int | None:
-    """value operator amount where it is a whole number from 1 to `MOST`, else None."""
+    """value operator amount if it is an integer from 1 to `MOST`, else None."""
     if operator == "/":
         return value // amount if amount and value % amount == 0 else None
     result = value + amount if operator == "+" else value - amount if operator == "-" else value * amount
@@ -176,7 +176,7 @@ def applied(value: int, operator: str, amount: int) -> int | None:
 
 
 def story_of(problem_id: str) -> Story:
-    """The problem of an id such as "Ann=7 Dan=Ann+3 Dan?"; DataError for any other text."""
+    """The problem of an id such as "Ann=7 Dan=Ann+3 Dan?"; raises DataError for any other text."""
     *sentences, question = problem_id.split(" ")
     matches = [FACT.fullmatch(one) for one in sentences]
     story = None
@@ -189,7 +189,7 @@ def story_of(problem_id: str) -> Story:
 
 
 def read(problem: Story, text: str) -> tuple[Verdict, str | None]:
-    """The verdict on a completion, and the people of its chain; None where a step does not hold."""
+    """The verdict on a completion, and the people of its chain; None if a step is invalid."""
     if len(text) > LONGEST:
         return Verdict("wrong", "too long"), None
     first, *rest = text.split(THEN)

@@ -22,7 +22,10 @@ ASCENDS = (
 
 
 def entropies_of(batch: Batch, who: str) -> PerToken:
-    """-H_t of the counted tokens, in the graph, (B, T) float32, 0 elsewhere. DataError where the engine has none."""
+    """Return the entropies H_t of the counted tokens, in the graph, (B, T) float32, 0 elsewhere.
+
+    Raise DataError if there are none.
+    """
     if batch.entropies is None:
         raise DataError(f"{who} needs Batch.entropies in the graph, which is None; compute it (method.needs).")
     return -torch.where(batch.mask, batch.entropies.float(), 0.0)
@@ -31,11 +34,12 @@ def entropies_of(batch: Batch, who: str) -> PerToken:
 @EXTRAS.register
 @dataclass(frozen=True)
 class EntropyBonus(Extra):
-    """- coefficient * H_t, H_t the policy's entropy at the state, over the whole vocabulary at the sampling temperature.
+    """- coefficient * H_t, H_t the policy's entropy at the state, over the full vocabulary at the sampling temperature.
 
-    Nats, with gradient: each state is pulled toward uniform, whatever earns a reward there; with rewards only the optimum of a
-    state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, like
-    verl 0.9.1's; TRL takes a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
+    Nats, with gradient: each state is pulled toward uniform, whatever is rewarded there; with rewards and no other term the optimum
+    of a state is exp(r / coefficient), a temperature without a direction. It is divided by the method's reduction, as in
+    verl 0.9.1; TRL takes a mean over tokens. 0 removes the term. The logits of an update stay in memory: (tokens, vocabulary)
+    float32.
     needs: "entropy_gradient".
 
     coefficient: loss per nat of entropy.

@@ -1,1 +1,1 @@
-"""Extras that train on stored right answers: base.py has their kind, `Buffer`, answers.py what is stored, as a value."""
+"""Extras that train on stored correct answers: base.py has their kind, `Buffer`, answers.py the stored answers as a value."""

@@ -1,4 +1,4 @@
-"""Distinct right answers of prompts as a value: added to, bounded, drawn from. A function of what came in, in which order."""
+"""Distinct correct answers of prompts as a value, with pure operations that add, bound and sample."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Draw = Literal["any", "step", "hard"]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """N stored answers, no two of a prompt alike, in the order in which they came; all on the CPU.
+    """N stored answers, no two of a prompt alike, in order of arrival; all on the CPU.
 
-    problem, answer (N,)  number of the training problem, and `answer_id` of what is answered
-    step (N,)             of the rollout that the stored text is from; -1 before the run
-    found (N,)            how often it was found in all
-    share (N,)            of the completions of its prompt in that rollout, those with this answer; float32
-    advantage (N,)        that the text had there; 0 where it came from no rollout
-    lengths (N,), tokens, logps (N, T)  the text, and log-probs under the policy that wrote it; 0 behind its end
-    tried (K, 3)          problem, completions seen of it, right ones among them; ascending by problem
+    problem, answer (N,)  number of the training problem, and `answer_id` of the answer
+    step (N,)             step of the rollout that the stored text is from; -1 before the run
+    found (N,)            how often the answer was found in total
+    share (N,)            fraction of the prompt's completions in that rollout with this answer; float32
+    advantage (N,)        advantage of the text in that rollout; 0 if it came from no rollout
+    lengths (N,), tokens, logps (N, T)  the text, and log-probs under the policy that wrote it; 0 after its end
+    tried (K, 3)          problem, number of its completions seen, number of correct ones; ascending by problem
     sampled ()            tokens sampled before the run to fill it
     """
 
@@ -47,7 +47,7 @@ class Answers:
 
     @classmethod
     def none(cls) -> Answers:
-        """No answer, nothing tried."""
+        """Return an empty value: no answers, nothing tried."""
         whole, real = torch.zeros(0, dtype=torch.long), torch.zeros(0)
         return cls(
             whole, whole, whole, whole, real, real, whole, whole.reshape(0, 0), real.reshape(0, 0),
@@ -56,7 +56,7 @@ class Answers:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Answers:
-        """Inverse of `tensors`."""
+        """Return the answers from their tensors: the inverse of `tensors`."""
         return cls(**{field.name: tensors[field.name].cpu() for field in fields(cls)})
 
     @classmethod
@@ -71,7 +71,15 @@ class Answers:
         step: int,
         advantages: Float[Tensor, "P G"] | None = None,
     ) -> Answers:
-        """The right ones of P groups of G completions, B = P * G. DataError for a reward other than 0 and 1."""
+        """Return the correct completions of P groups of G, B = P * G rows. Raise DataError for a reward other than 0 and 1.
+
+        Args:
+            problems: one number per completion, like rewards, answers and advantages.
+            tokens: (B, T), the completions.
+            mask: (B, T), true at their tokens.
+            logps: (B, T), under the policy that wrote them.
+            step: the step of the rollout.
+        """
         require_binary(rewards, "the buffer", "rewards of 0 and 1, because it stores right answers")
         known, index = torch.unique(problems, return_inverse=True)
         size, right = rewards.shape[1], rewards > 0
@@ -104,21 +112,21 @@ class Answers:
 
     @property
     def sequence_logps(self) -> Float[Tensor, " N"]:
-        """log-prob of each text under the policy that wrote it, nats."""
+        """Log-prob of each text under the policy that wrote it, nats."""
         return self.logps.double().sum(1).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it by name, for a checkpoint."""
+        """Return all tensors by name, for a checkpoint."""
         return {field.name: getattr(self, field.name).contiguous() for field in fields(self)}
 
     def take(self, rows: Tensor) -> Answers:
-        """These answers, in this order; numbers or (N,) bool. What was tried stays."""
+        """Return the answers at `rows` (numbers or (N,) bool), in that order. `tried` does not change."""
         places = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows  # found once, not for every column
         columns = [f.name for f in fields(self) if f.name not in ("tried", "sampled")]
         return replace(self, **{name: getattr(self, name).index_select(0, places) for name in columns})
 
     def joined(self, other: Answers) -> Answers:
-        """These and then those; alike ones stay apart. What was tried and sampled is added up."""
+        """Return these answers followed by those of `other`, duplicates included. `tried` and `sampled` are added up."""
         width = max(self.tokens.shape[1], other.tokens.shape[1])
 
         def both(name: str) -> Tensor:
@@ -135,7 +143,7 @@ class Answers:
         )
 
     def solve_rates(self, problems: Int[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """(right + 1) / (tried + 2) of each problem, float64: one half where nothing is known."""
+        """Return (right + 1) / (tried + 2) of each problem, float64: one half for a problem not tried."""
         if not len(self.tried):
             return torch.full((len(problems),), 0.5, dtype=torch.float64)
         index = torch.searchsorted(self.tried[:, 0].contiguous(), problems).clamp(max=len(self.tried) - 1)
@@ -146,7 +154,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is kept: at most `answers` of a prompt and prompts up to `pool`; which text of an answer; which answers go first."""
+    """Limits of what is stored: `answers` per prompt, `pool` prompts, the text that represents an answer, the order of eviction."""
 
     answers: int
     pool: int
@@ -154,14 +162,14 @@ class Bounds:
     evict: Evict
 
     def add(self, kept: Answers, new: Answers) -> Answers:
-        """`kept` and then `new`, each answer once, within the bounds. Prompts of which nothing is new are left as they are."""
+        """Return `kept` followed by `new`, each answer once, within the bounds. Prompts without a new answer do not change."""
         touched = torch.isin(kept.problem, new.problem)
         fresh = self._bounded(self._distinct(replace(kept.take(touched), tried=kept.tried).joined(new)))
         rest = replace(kept.take(~touched), tried=kept.tried[:0], sampled=torch.tensor(0))
         return self._pooled(rest.joined(fresh))
 
     def _distinct(self, answers: Answers) -> Answers:
-        """Each answer of a prompt once, where it first stood."""
+        """Return each answer of a prompt once, at its first place."""
         if not len(answers):
             return answers
         entry = torch.arange(len(answers))
@@ -201,10 +209,19 @@ class Bounds:
 def drawn(
     kept: Answers, draw: Draw, prompts: int, take: int | None, number: int, key: Key, now: Int[Tensor, " K"] | None
 ) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
-    """Which stored answers update `number` trains on, and which of the prompts drawn (0, 1, ...) each belongs to.
+    """Return which stored answers update `number` trains on, and the index (0, 1, ...) of each one's prompt among those sampled.
 
-    The prompts with the smallest -log(u) / w, u a number of (seed, update, problem): w is 1, or the failure rate 1 - p under
-    "hard". "step": only problems in `now`. All answers of a prompt; `take` of them, at random, where that is given.
+    Prompts are the ones with the smallest -log(u) / w, u a random number of (seed, update, problem): w is 1, or the failure rate
+    1 - p under "hard".
+
+    Args:
+        kept: the stored answers.
+        draw: which prompts; "step" admits only problems in `now`.
+        prompts: number of prompts.
+        take: answers per prompt, at random; None takes all.
+        number: number of the update.
+        key: the run's key.
+        now: the problems of the step.
     """
     problems = torch.unique(kept.problem)
     if draw == "step":
@@ -225,7 +242,7 @@ def drawn(
 
 
 def sorted_by(*keys: Tensor) -> Int[Tensor, " N"]:
-    """The order by the first key; where equal by the second, and so on; stable."""
+    """Return the stable order by the first key, then by the second, and so on."""
     order = torch.arange(len(keys[0]))
     for key in reversed(keys):
         order = order[key[order].argsort(stable=True)]
@@ -233,7 +250,7 @@ def sorted_by(*keys: Tensor) -> Int[Tensor, " N"]:
 
 
 def _rank(groups: Tensor, *keys: Tensor) -> Int[Tensor, " N"]:
-    """Place of each row among those of its group, by `keys`."""
+    """Return the place of each row within its group, in the order of `keys`."""
     order = sorted_by(groups, *keys)
     starts = _first_of_runs(groups[order])
     position = torch.arange(len(order))
@@ -245,7 +262,7 @@ def _rank(groups: Tensor, *keys: Tensor) -> Int[Tensor, " N"]:
 
 
 def _first_of_runs(values: Tensor) -> Int[Tensor, " U"]:
-    """Places at which a sorted tensor takes a new value."""
+    """Return the places at which a sorted tensor takes a new value."""
     new = torch.ones(len(values), dtype=torch.bool)
     new[1:] = values[1:] != values[:-1]
     return new.nonzero()[:, 0]

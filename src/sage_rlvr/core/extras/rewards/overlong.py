@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.advantages.base import Groups, GroupSignals, ZeroVariance
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError, DataError
@@ -19,9 +19,9 @@ class OverlongShaping(Extra):
 
     The penalty is 0 up to max_tokens - buffer tokens and rises linearly to `factor` at max_tokens. `signed` maps the
     verifier's R of 0/1 to -1/+1, as DAPO does; otherwise R is unchanged. `max_tokens` is the limit of sampling, end
-    token included, as lengths are; an engine checks that it is its own.
+    token included, as lengths are; an engine checks that it equals its own limit.
 
-    DataError where `signed` meets a reward outside [0, 1].
+    Raises DataError if `signed` and a reward is outside [0, 1].
 
     max_tokens: the limit of sampling. buffer: tokens before the limit over which the penalty rises. factor: the full penalty.
     """
@@ -55,15 +55,15 @@ class OverlongShaping(Extra):
         price = f"min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
         return f"{reward} - {price}" if self.factor == 1 else f"{reward} - {self.factor:g} * {price}"
 
-    def dead(self, size: int) -> Dead:
-        """What the verifier said, as long as lengths cost nothing."""
-        return Dead("compared", "compared") if self.factor else Dead(1.0, -1.0 if self.signed else 0.0)
+    def dead(self, size: int) -> ZeroVariance:
+        """Return the rewards in zero-variance groups, as long as no completion is penalized."""
+        return ZeroVariance("compared", "compared") if self.factor else ZeroVariance(1.0, -1.0 if self.signed else 0.0)
 
     @property
     def made_for(self) -> int | None:
         return self.max_tokens
 
-    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: GroupSignals, state: PartState) -> Groups:
         values = rewards.detach().float()
         if self.signed:
             self._require_share(values)

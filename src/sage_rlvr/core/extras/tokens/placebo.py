@@ -1,4 +1,4 @@
-"""The control for where a token weight stands: the same weights, permuted within each completion."""
+"""The control for where a token weight acts: the same weights, permuted within each completion."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sage_rlvr.errors import ConfigError
 class PlaceboWeight(TokenWeight):
     """The weights of `weight`, permuted over the counted tokens of each completion: the control for which tokens weigh more.
 
-    Each completion keeps its weights as a multiset, so their mean too: on average over the draws each of its tokens has the mean.
-    Of a weight whose mean is 1, such as `Eapo`, the expected gradient is that of the method without it, and noise is what is left.
-    Which token gets which weight is drawn at each step, uniformly, by key, step, row number and position: a resumed run draws the
-    same, and neither padding nor the order of rows matters.
+    Each completion keeps the multiset of its weights, so also their mean, which is the expected weight of each of its tokens.
+    For a weight with mean 1, such as `Eapo`, the expected gradient is that of the method without it, and only noise is added.
+    The permutation is uniform at each step, a function of key, step, row number and position: a resumed run permutes in the same
+    way, and neither padding nor the order of rows matters.
 
     weight: the token weight to permute; must have no running state.
     """
@@ -46,17 +46,17 @@ class PlaceboWeight(TokenWeight):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Those of the permuted weight."""
+        """Signals of the permuted weight."""
         return check_needs("PlaceboWeight", self.weight.needs)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those of the permuted weight."""
+        """Files of the permuted weight."""
         return self.weight.files
 
     @property
     def file_contents(self) -> str:
-        """That of the permuted weight."""
+        """Required content of these files."""
         return self.weight.file_contents
 
     @property
@@ -70,7 +70,7 @@ class PlaceboWeight(TokenWeight):
     def token_weights(
         self, signals: Signals, step: int, total_steps: int, key: Key, state: PartState
     ) -> tuple[PerToken, Mapping[str, Tensor]]:
-        """The weights (N, T) of `weight`, permuted over the counted tokens of each completion, and the state as it was."""
+        """Return the weights (N, T) of `weight`, permuted over the counted tokens of each completion, and the unchanged state."""
         weights, _ = self.weight.token_weights(signals, step, total_steps, key, {})
         words = key.bits(step, "placebo_weight/order", signals.row_ids, signals.positions)
         # from the order of positions to that of the words: both are the tokens' own, wherever padding puts them

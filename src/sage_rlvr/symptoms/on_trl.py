@@ -1,0 +1,341 @@
+"""The first rollout of any GRPO or RLOO trainer of TRL, without an update: `preflight(trainer)`, a line before `trainer.train()`.
+
+    rows of trainer.train_dataset -> the trainer's generation -> its reward functions -> a forward pass of policy and reference
+
+The trainer is unchanged: weights, generators of random numbers, training modes, metrics and counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from sage_rlvr.errors import ConfigError, DataError, refuse
+from sage_rlvr.symptoms.finding import SymptomReport
+from sage_rlvr.symptoms.first_rollout import (
+    TRL_NAMES,
+    CompletionSeen,
+    FirstRollout,
+    PayCall,
+    Payer,
+    Price,
+    PromptSeen,
+    RunPlan,
+    prompts_to_draw,
+)
+from sage_rlvr.symptoms.learning import weight_facts
+from sage_rlvr.symptoms.on_loop import golds_in, surplus
+from sage_rlvr.symptoms.preflight import preflight_of
+from sage_rlvr.symptoms.rewards import number
+from sage_rlvr.training.trl.batch import ends_of
+from sage_rlvr.training.trl.card import truncated
+from sage_rlvr.training.trl.held_out import (
+    WRITES_MORE,
+    called,
+    evaluating,
+    generators_restored,
+    name_of,
+    replaced,
+    returned_names,
+    trl_class,
+)
+from sage_rlvr.verifiers.foreign import NOT_COLUMNS
+from sage_rlvr.verifiers.rewards import text_of
+
+MORE_ROWS = 24  # rows whose golds may be exchanged
+SCORED = 64  # completions of which log-probs are computed
+
+
+def preflight(trainer: Any, *, draw: int | None = None, say: bool = True) -> SymptomReport:
+    """Draw some groups as this trainer would, and report what keeps its reward from rising; nothing is updated.
+
+        trainer = GRPOTrainer(...)
+        preflight(trainer)
+        trainer.train()
+
+    Args:
+        trainer: A GRPOTrainer, RLOOTrainer or SageTrainer.
+        draw: Prompts; each gets `num_generations` completions. None: eight, or enough for 64 completions.
+        say: Whether to print the report, on the first process.
+
+    Returns:
+        The report: `.findings`, `.first` (the cause to repair first), `.exit_code` (0, 1 or 3) and `.tree()` for JSON.
+
+    Raises:
+        ConfigError: For any other object, and for one with tools, environments or a rollout function.
+    """
+    check(trainer)
+    draw = prompts_to_draw(trainer.args.num_generations) if draw is None else draw
+    refuse((draw < 1, f"draw = {draw}: draw at least one prompt"))
+    began = time.perf_counter()
+    with unchanged(trainer):
+        first = first_rollout(trainer, draw)
+    size = trainer.args.num_generations
+    took = time.perf_counter() - began
+    head = f"preflight of {type(trainer).__name__}: {len(first.prompts)} prompts x {size} completions, {took:.0f} s, no update"
+    report = preflight_of(first, head)
+    if say and trainer.is_world_process_zero():
+        print(report, flush=True)
+    return report
+
+
+def check(trainer: Any) -> None:
+    """Raise ConfigError unless `first_rollout` can sample through this trainer."""
+    home = trl_class(trainer)
+    given = getattr(trainer, "__name__", type(trainer).__name__)
+    refuse(
+        (
+            home is None or not hasattr(trainer, "reward_funcs"),
+            f"preflight: {given} is no GRPOTrainer or RLOOTrainer of TRL; pass the trainer that you call train() on",
+        )
+    )
+    more = [name for name in WRITES_MORE if getattr(trainer, name, None)]
+    refuse((more, f"preflight: the trainer has {', '.join(more)}; preflight draws single completions of text prompts"))
+    refuse((trainer.train_dataset is None, "preflight: the trainer has no train_dataset; pass one"))
+
+
+@contextmanager
+def unchanged(trainer: Any) -> Iterator[None]:
+    """Context that restores generators, training modes, metrics and counters of a trainer."""
+    # TRL syncs vLLM's weights if this number differs from the step; it must do so again at the first step.
+    step = getattr(trainer, "_last_loaded_step", None)
+    with ExitStack() as stack:
+        stack.enter_context(generators_restored(trainer.accelerator.device))
+        stack.enter_context(evaluating(trainer))
+        try:
+            yield
+        finally:
+            if step is not None:
+                trainer._last_loaded_step = step
+
+
+def first_rollout(trainer: Any, draw: int) -> FirstRollout:
+    """One rollout of a trainer, within `unchanged`."""
+    size = trainer.args.num_generations
+    rows = [dict(row) for row in islice(iter(trainer.train_dataset), draw + MORE_ROWS)]
+    if not rows or "prompt" not in rows[0]:
+        columns = ", ".join(rows[0]) if rows else "none"
+        raise DataError(f"preflight: the rows have the columns {columns}; TRL reads the column prompt: rename one")
+    asked = rows[:draw]
+    began = time.perf_counter()
+    ids, replies = generated(trainer, asked, size)
+    sampling = time.perf_counter() - began
+    tokenizer = trainer.processing_class
+    plain = getattr(tokenizer, "tokenizer", tokenizer)
+    tokenized = trainer._tokenize_prompts([row["prompt"] for row in asked])[0]
+    prompts = tuple(
+        PromptSeen(row["prompt"], tuple(one), plain.decode(list(one), skip_special_tokens=False))
+        for row, one in zip(asked, tokenized, strict=True)
+    )
+    ends = ends_of(trainer)
+    payer = Functions(trainer, rows, replies)
+    calls = [PayCall(i // size, text_of(reply)) for i, reply in enumerate(replies)]
+    began = time.perf_counter()
+    failure: Exception | None = None
+    values: list[Any] = [None] * len(calls)
+    try:
+        values = payer.pay(calls)
+    except Exception as error:  # a reward is a user's program, and its error is the finding
+        failure = error.__cause__ if isinstance(error, DataError) and isinstance(error.__cause__, Exception) else error
+    price = Price(sampling=sampling, reward=time.perf_counter() - began)
+    completions = tuple(
+        CompletionSeen(call.prompt, tuple(row), call.text, not len(row) or row[-1] not in ends, number(value), value)
+        for call, row, value in zip(calls, ids, values, strict=True)
+    )
+    return FirstRollout(
+        names=TRL_NAMES,
+        tokenizer=tokenizer,
+        template_options=dict(getattr(trainer, "chat_template_kwargs", None) or {}),
+        prompts=prompts,
+        completions=completions,
+        limit=trainer.max_completion_length,
+        payer=payer,
+        plan=plan_of(trainer, prompts, completions),
+        price=price,
+        longer=partial(_longer, trainer, asked[:4], ends),
+        failure=failure,
+        padding_side=getattr(plain, "padding_side", "left"),
+    )
+
+
+def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> tuple[list[list[int]], list[Any]]:
+    """Token ids and completions, `times` for each row, by the trainer's generation."""
+    names = returned_names(trl_class(trainer)._generate)  # type: ignore[union-attr]
+    with torch.no_grad(), replaced(trainer, num_generations_eval=times):
+        result = dict(zip(names, trainer._generate([row["prompt"] for row in rows for _ in range(times)]), strict=False))
+    if len(result["completion_ids"]) != len(rows) * times:
+        raise DataError(
+            f"preflight: the generation returned {len(result['completion_ids'])} completions for {len(rows) * times} prompts"
+        )
+    return [list(map(int, one)) for one in result["completion_ids"]], list(result["completions"])
+
+
+def _longer(trainer: Any, rows: Sequence[Mapping[str, Any]], ends: Any, limit: int) -> list[tuple[int, bool]]:
+    """Completions of a few rows at another limit; [] under vLLM, which was started with a fixed one."""
+    if trainer.use_vllm:
+        return []
+    with unchanged(trainer), replaced(trainer, max_completion_length=limit), replaced(
+        trainer.generation_config, max_new_tokens=limit
+    ):
+        ids, _ = generated(trainer, rows, 4)
+    return [(len(row), not len(row) or row[-1] not in ends) for row in ids]
+
+
+# ---- settings, and log-probs
+
+
+def plan_of(trainer: Any, prompts: Sequence[PromptSeen], completions: Sequence[CompletionSeen]) -> RunPlan:
+    """The trainer's use of a rollout, and the comparison of sampler, policy and reference on this one."""
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    per_step = max(1, args.generation_batch_size // args.num_generations)
+    accumulated = max(1, args.gradient_accumulation_steps)
+    updates = max(1, args.steps_per_generation * getattr(args, "num_iterations", 1) // accumulated)
+    total = args.max_steps
+    if total <= 0:
+        rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else per_step
+        total = max(1, int(args.num_train_epochs * rows / per_step)) * updates
+    facts = weight_facts(model.parameters(), args.learning_rate, total, copies=False)
+    return RunPlan(
+        prompts=per_step,
+        group_size=args.num_generations,
+        updates=updates,
+        steps=max(1, total // updates),
+        lr=args.learning_rate,
+        beta=float(getattr(args, "beta", 0.0) or 0.0),
+        positions=getattr(model.config, "max_position_embeddings", None),
+        temperature=args.temperature,
+        sampling=_sampling(args),
+        **facts,
+        **_compared(trainer, model, prompts, completions),
+    )
+
+
+def _sampling(args: Any) -> str:
+    from sage_rlvr.training.engines import sampling_warning
+
+    return sampling_warning(truncated(args))
+
+
+@torch.no_grad()
+def _compared(trainer: Any, model: Any, prompts: Sequence[PromptSeen], completions: Sequence[CompletionSeen]) -> dict[str, Any]:
+    """Entropy, surplus and KL to the reference of a part of the completions; {} if the weights are not complete on this process."""
+    device, heat = trainer.accelerator.device, float(trainer.args.temperature)
+    some = [one for one in completions[:: max(1, len(completions) // SCORED)] if one.ids]
+    if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False) or not some:
+        return {}
+    logps, entropies, references = [], [], []
+    for one in some:
+        ids = torch.tensor([[*prompts[one.prompt].ids, *one.ids]], device=device)
+        first = len(prompts[one.prompt].ids)
+        law = _law(model, ids, first, heat)
+        chosen = ids[0, first:, None]
+        logps.append(law.gather(1, chosen)[:, 0])
+        entropies.append(-(law.exp() * law).sum(1))
+        with _reference(trainer, model) as reference:
+            if reference is not None:
+                references.append(_law(reference, ids, first, heat).gather(1, chosen)[:, 0])
+    padded = [torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (logps, entropies)]
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(one, dtype=torch.bool) for one in logps], batch_first=True)
+    facts: dict[str, Any] = {"entropy": float(padded[1][mask].mean()), "surplus": surplus(padded[0], padded[1], mask)}
+    if references:
+        log_ratio = (torch.cat(references) - torch.cat(logps)).double()
+        facts["kl_mean"] = float((log_ratio.exp() - 1 - log_ratio).mean())
+    return facts
+
+
+def _law(model: Any, ids: torch.Tensor, first: int, heat: float) -> torch.Tensor:
+    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, first - 1 : -1]
+    return torch.log_softmax(logits.float() / heat, dim=-1)
+
+
+@contextmanager
+def _reference(trainer: Any, model: Any) -> Iterator[Any]:
+    """The model of TRL's KL term; None without one. For an adapter: its copy "ref", or the model without it."""
+    if not float(getattr(trainer.args, "beta", 0.0) or 0.0):
+        yield None
+        return
+    if getattr(trainer, "ref_model", None) is not None:
+        yield trainer.ref_model
+        return
+    if not hasattr(model, "disable_adapter"):
+        yield None
+        return
+    if "ref" in model.peft_config:
+        active = model.active_adapter
+        model.set_adapter("ref")
+        try:
+            yield model
+        finally:
+            model.set_adapter(active)
+        return
+    with model.disable_adapter():
+        yield model
+
+
+# ---- the reward
+
+
+class Functions(Payer):
+    """The trainer's reward functions, weighted, as TRL calls them."""
+
+    def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], replies: Sequence[Any]) -> None:
+        functions = list(trainer.reward_funcs)
+        models = [one for one in functions if isinstance(one, torch.nn.Module)]
+        if models:
+            raise ConfigError("preflight: a reward of this trainer is a model; preflight judges reward functions only")
+        self.functions, self.trainer, self.given, self.rows = functions, trainer, rows, len(rows)
+        self.weights = [float(one) for one in trainer.reward_weights]
+        self.names = tuple(name_of(one) for one in functions)
+        self.columns = tuple(name for name in rows[0] if name not in NOT_COLUMNS)
+        self.chat = bool(replies) and not isinstance(replies[0], str)
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        self.ids = lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def pay(self, calls: Sequence[PayCall]) -> list[Any]:
+        rows = [self._row(call) for call in calls]
+        given = {
+            "prompts": [self.given[call.prompt]["prompt"] for call in calls],
+            "completions": [[{"role": "assistant", "content": call.text}] if self.chat else call.text for call in calls],
+            "completion_ids": [self.ids(call.text) for call in calls],
+            "trainer_state": self.trainer.state,
+            "log_extra": _not_logged,
+            "log_metric": _not_logged,
+        }
+        given |= {name: [row[name] for row in rows] for name in self.columns if name not in given}
+        parts = [self._values(function, given, len(calls)) for function in self.functions]
+        return [self._total([part[i] for part in parts]) for i in range(len(calls))]
+
+    def _values(self, function: Any, given: Mapping[str, Any], count: int) -> list[Any]:
+        values = list(called(function, given))
+        if len(values) != count:
+            raise DataError(f"{name_of(function)} returned {len(values)} rewards for {count} completions")
+        return values
+
+    def _total(self, values: Sequence[Any]) -> Any:
+        """The weighted sum as TRL computes it, ignoring None; a value that is no number is passed on."""
+        numbers = [number(value) for value in values]
+        for value, one in zip(values, numbers, strict=True):
+            if one is None and value is not None:
+                return value
+        kept = [weight * one for weight, one in zip(self.weights, numbers, strict=True) if one is not None and one == one]
+        return sum(kept) if kept else None
+
+    def _row(self, call: PayCall) -> dict[str, Any]:
+        row = self.given[call.prompt if call.gold is None else call.gold]
+        return {**row, **{reads: row[other] for reads, other in call.swap.items()}}
+
+    def golds(self, row: int) -> dict[str, str]:
+        return golds_in(self.given[row])
+
+
+def _not_logged(*args: Any, **columns: Any) -> None:
+    """Replace TRL's log_extra and log_metric, whose values belong to a training batch."""
+
+
+__all__ = ["preflight"]

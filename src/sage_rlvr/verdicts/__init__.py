@@ -1,0 +1,18 @@
+"""Verdicts: rows of samples in, "widened" or "sharpened" out. The ground floor: of this package it imports `errors` and `safe_io`.
+
+    results = read_files("base.jsonl", "rl.jsonl")      files.py: files of rows, by arm
+    findings = findings_of(results)                     findings.py: every comparison, corrected, and the verdicts
+    print(*all_lines(results, findings), sep="\n")      verdict_text.py; verdict_json.py has the same as JSON
+
+Read in this order:
+
+    readers/                         files of other programs -> rows -> counts n and c of each problem (rows.py)
+    row_counts.py, problem_fields.py counts of all files: the same problems, independent samples, clusters, chance floors
+    measurements.py, results.py      the table, one row per arm, training seed, task and temperature; data only
+    scores.py, pairs.py, design.py   arrays of an arm; which arms are compared, and at which metric (metric.py)
+    comparisons.py                   the list of comparisons (row.py), Holm's correction in two families
+    of_samples.py, of_records.py     its rows from samples, and from exact records; of_temperatures.py, matched.py
+    verdict.py                       the difference over k, where it crosses 0, problems solved by one arm only
+    row_text.py, sentences.py        a row as text; summary_io.py as JSON
+    stats/                           functions on arrays: pass@k, intervals, paired tests, bands, mixtures, power, independence
+"""

@@ -1,0 +1,135 @@
+"""The list of all comparisons: each pair of the design and each metric once, Holm-corrected in at most two families.
+
+primary       the design's `questions:`; in a design with baselines, every candidate against them and against the tempered base,
+              pass@8 and pass@k at equal pass@1; else every arm against its controls, pass@1 and pass@k on the main task at the
+              reference temperature
+exploratory   all other comparisons: other temperatures, frontiers, equal pass@1, equal KL, other tasks, the base
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.design import CONTROLS, Design, Question
+from sage_rlvr.verdicts.measurements import Measurement, Measurements, PolicyKey
+from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
+from sage_rlvr.verdicts.of_samples import rows_of_samples
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.stats.paired import Reason, holm
+
+
+def compare(results: Results) -> list[Row]:
+    """Every comparison of these results, corrected. A stored summary has only the comparisons that it contains."""
+    if results.stored is not None:
+        from sage_rlvr.verdicts.summary_io import rows_of_summary
+
+        made = rows_of_summary(results.stored)
+    elif results.table.exact():
+        from sage_rlvr.verdicts.of_records import rows_of_records  # what only exact scores allow
+
+        made = list(rows_of_records(results))
+    else:
+        made = []
+    made += rows_of_samples(results)
+    policies = results.table.policies()
+    return [with_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
+
+
+def with_chance(row: Row, chance: Chance | None, policies: Mapping[PolicyKey, Measurements[Measurement]]) -> Row:
+    """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
+    k, t = row.metric.k or 0, row.metric.temperature
+    if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":
+        return row
+    below = (False, False)
+    if row.metric == Metric(k=k, temperature=t):
+        a, b = (policies.get((name, row.task, t)) for name in (row.a, row.b))
+        below = (_is_below(a, k, chance), _is_below(b, k, chance))
+    return replace(row, chance=chance.at(k), below=below)
+
+
+def _is_below(policy: Measurements[Measurement] | None, k: int, chance: Chance) -> bool:
+    scores = None if policy is None else policy.scores()
+    return scores is not None and scores.below(k, chance)
+
+
+def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
+    """The rows with their family and Holm's p.
+
+    A family contains all planned comparisons, whatever their result, so that a lost one makes no other p smaller. These count with
+    p = 1: in the primary family every row without a test, every question without a row, and as many tests of a candidate that
+    the design discarded as of one that was run; in the exploratory family a row that lost its test with its training seeds.
+    Other rows without a test, such as two arms without a common pass@1, do not count."""
+    made = [replace(row, comparison=row.comparison.of_shares()) if row.metric.name == "pass" else row for row in made]
+    primary, design = _primary(results, made), results.design
+    rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
+    for family in ("primary", "exploratory"):
+        planned = [i for i, row in enumerate(rows) if row.family == family and _is_planned(row)]
+        p_values = [p if math.isfinite(p := rows[i].comparison.p) else 1.0 for i in planned]
+        if family == "primary":
+            tests = Counter(rows[i].a for i in planned if rows[i].a in design.candidates)
+            p_values += [1.0] * (len(design.discarded) * max(tests.values(), default=0) + _lost_questions(design, rows))
+        adjusted = holm(p_values).tolist()
+        for i, p in zip(planned, adjusted, strict=False):
+            if math.isfinite(rows[i].comparison.p):
+                rows[i] = replace(rows[i], adjusted=p, family_size=len(adjusted))
+    return rows
+
+
+def _is_planned(row: Row) -> bool:
+    """Whether a row counts in its family."""
+    lost_seeds = row.left_out > 0 and row.comparison.reason in (Reason.ONE_SEED, Reason.TWO_SEEDS, Reason.OUTSIDE)
+    return math.isfinite(row.comparison.p) or row.family == "primary" or lost_seeds
+
+
+def _lost_questions(design: Design, rows: Sequence[Row]) -> int:
+    """Questions without a row. Against a base at any temperature a row at this k in another way (`above_colder`) is an answer."""
+    colder = {(row.a, row.b, row.metric.k) for row in rows if row.why == "colder"}
+    lost = [q for q, answers in answering(design, rows) if not answers]
+    return sum((design.called(q.a), design.called(q.b), q.metric.k) not in colder for q in lost)
+
+
+def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
+    """The design's questions, each with its rows of either sign. A row at equal KL answers questions about each of the arms
+    that it interpolates between."""
+    tasks = {row.task for row in rows}
+    main = tasks.pop() if len(tasks) == 1 else ""  # if there are only samples, every row has its task's name
+
+    def is_of(row: Row, q: Question) -> bool:
+        a, b = design.called(q.a), design.called(q.b)
+        arm = design.arm(row.a) if row.metric.matched else None
+        rivals = {row.b, *(arm.matched if arm else ())}
+        same_pair = (row.a == a and b in rivals) or (row.a == b and a in rivals)
+        return same_pair and (row.metric, row.task) == (q.metric, q.task or main)
+
+    return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
+
+
+def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the primary family."""
+    design = results.design
+    if design.questions:
+        answers = [row for _, of_question in answering(design, rows) for row in of_question]
+        return [row for row in rows if row in answers]
+    if design.baselines:
+        against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
+        for at in ("mixture", "hull", "a equal"):  # older summaries have the hull, or only the last
+            metrics = [Metric(k=k, at=at) for k in (FEW, results.k)]
+            primary = [row for row in against if row.metric in metrics]
+            if primary:
+                return primary
+        return []
+    main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
+    temperatures = {row.metric.temperature for row in rows if row.task}
+    only = temperatures.pop() if len(temperatures) == 1 else REFERENCE  # of samples, if there is only one
+    plain = []
+    for row in rows:
+        temperature = only if row.task else REFERENCE
+        if row.task in main and row.metric == Metric(k=row.metric.k, temperature=temperature):
+            plain.append(row)
+    controls = [row for row in plain if row.why in CONTROLS and row.a not in design.extra_arms]
+    return controls or [row for row in plain if row.why == "base"]

@@ -1,0 +1,239 @@
+"""Rows of exact records: one list of what is compared, `Exact.plan`, and one loop over it.
+
+A line of the list consists of pairs, metrics, and an estimator: a function from a pair and a metric to an `Estimate`, or None if
+the pair has no such comparison. A new comparison is a line and such a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from sage_rlvr.verdicts.baselines import ABOVE, above, always_allowed
+from sage_rlvr.verdicts.design import TEMPERED, Why
+from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
+from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
+from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
+from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.of_temperatures import of_frontier
+from sage_rlvr.verdicts.pairs import ArmPair, base_pairs, common_seeds, exact_pairs, other_tasks
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row import Estimate, Row
+from sage_rlvr.verdicts.stats import frontier as frontiers
+from sage_rlvr.verdicts.stats import paired as paired_by
+from sage_rlvr.verdicts.stats.arrays import Floats
+from sage_rlvr.verdicts.stats.hull import compare_hull
+from sage_rlvr.verdicts.stats.mixture import above_mixtures
+from sage_rlvr.verdicts.stats.paired import PairedDifference, Reason, paired, paired_seeds
+from sage_rlvr.verdicts.stats.tempered import power_frontier, power_table
+
+Estimator = Callable[[ArmPair, Metric], Estimate | None]
+Plan = Sequence[tuple[Sequence[ArmPair], Sequence[Metric], Estimator]]
+
+
+def rows_of_records(results: Results) -> Iterator[Row]:
+    """Every comparison of exact records, before correction."""
+    for pairs, metrics, estimator in Exact(results).plan():
+        for pair, metric in product(pairs, metrics):
+            found = estimator(pair, metric)
+            if found is not None:
+                yield pair.row(metric, found)
+
+
+class Exact:
+    """The exact records of results, and the estimators that read them."""
+
+    def __init__(self, results: Results) -> None:
+        self.results, self.design, self.k = results, results.design, results.k
+        self.several, self.fixed = results.several, results.fixed
+        self.arms = results.table.exact().where(task="").by_arm()
+        self.base = self.arms.get(results.home or "", ExactMeasurements())
+        self.allowed = always_allowed(self.base, results.base_record)
+        self.kls = kls_of(results.runs, exact_kls_of_main(results.table.sampled()))
+
+    def plan(self) -> Plan:
+        """The comparisons, in the order of the rows."""
+        design, k = self.design, self.k
+        pairs = exact_pairs(design, self.arms)
+        main = [*pairs, *base_pairs(design, self.arms)]
+        of_seeds = pairs if self.several else []
+        near = [*of_seeds, *self._added_controls()] if self.several else []
+        at_best = [pair for pair in main if pair.b == self.results.home or design.every]
+        matches = matched_pairs(design, self.arms)
+        above_all = [replace_k(metric, k) for metric in ABOVE]
+        pass1_and_k = {t: [Metric(k=n, temperature=t) for n in (1, k)] for t in (REFERENCE, PAPER)}
+        at_kl = {t: [Metric(k=n, temperature=t, matched=kl) for kl in KLS for n in (1, k)] for t in (REFERENCE, PAPER)}
+        best = [Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
+        mixtures = [Metric(k=k, at="mixture"), Metric(k=FEW, at="mixture")]
+        readings = [Metric(k=1, at="best"), Metric(k=k, at="a equal"), Metric(k=k, at="equal")]
+        return (
+            (main, pass1_and_k[REFERENCE], self.scores),
+            (matches, at_kl[REFERENCE], self.at_equal_kl),
+            (main, pass1_and_k[PAPER], self.scores),
+            (matches, at_kl[PAPER], self.at_equal_kl),
+            (main, [Metric(k=k, at="equal")], self.at_equal_pass1),
+            (near, [Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")], self.near_reference),
+            (at_best, best, self.at_best),
+            (self._against_baselines(), above_all, self.above_baselines),
+            (self._against_tempered(), [*mixtures, *readings], self.against_tempered),
+            (of_seeds, [Metric(name="raw KL", at="end"), Metric(name="exact KL")], self.kl),
+            (other_tasks(design, self.results.table.exact()), pass1_and_k[REFERENCE], self.scores),
+        )
+
+    # ---- pairs of one line
+
+    def _added_controls(self) -> list[ArmPair]:
+        """Added controls, except placebos, against the control."""
+        arms, control = self.arms, self.design.control or ""
+        if control not in arms:
+            return []
+        left_out = {control, *(arm.placebo for arm in self.design.arms)}
+        added = [arm.name for arm in self.design.arms if arm.why and arm.name in arms and arm.name not in left_out]
+        return [ArmPair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added]
+
+    def _against_baselines(self) -> list[ArmPair]:
+        """Every candidate against each set of baselines."""
+        both = product(self.design.baselines, self.design.candidates)
+        return [self._alone(name, envelope.name, "envelope") for envelope, name in both]
+
+    def _against_tempered(self) -> list[ArmPair]:
+        """Every arm against the base tempered over full completions, which needs no reward."""
+        names = [name for name in self.design.names if name != self.design.base and name in self.arms]
+        return [self._alone(name, TEMPERED, "power") for name in names] if self.tempered else []
+
+    def _alone(self, name: str, rival: str, why: Why) -> ArmPair:
+        """An arm compared with a policy that is not an arm."""
+        return ArmPair(a=name, b=rival, why=why, left=self.arms.get(name, ExactMeasurements()), right=Measurements())
+
+    @cached_property
+    def tempered(self) -> Sequence[frontiers.FrontierPoint]:
+        """The frontier of the base tempered over full completions; () without its norms."""
+        record = self.results.base_record
+        return power_frontier(self.base.logps, record.norms, self.k) if record is not None and record.norms else ()
+
+    # ---- estimators
+
+    def scores(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """pass@k at one temperature."""
+        sides = pair.sides(metric.temperature)
+        if sides is None:
+            return None
+        left, right = (side.passes([metric.k or 0])[..., 0] for side in sides)
+        return Estimate(self._paired(left, right))
+
+    def at_equal_kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """`matched.matched` of these arms."""
+        return matched(self.design, self.arms, self.kls, pair, metric, self.fixed)
+
+    def at_equal_pass1(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """pass@k at equal pass@1: the mean over the pass@1 that both arms cover."""
+        runs = runs_with_frontiers(pair)
+        if not runs:
+            return None
+        if not self.several:
+            ((one, two), *_), k = runs, metric.k or 0
+            return of_frontier(frontiers.compare_frontiers(one.p, two.p, k=k))
+        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
+        found = of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
+        if not found.comparison.known:
+            return found
+        return replace(found, covers=(float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))))
+
+    def near_reference(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """At equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the coldest
+        temperatures dominate."""
+        runs = runs_with_frontiers(pair)
+        gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
+        return of_gaps(gaps, Reason.NOT_NEAR) if runs else None
+
+    def at_best(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """pass@1 of an arm and the base, or of two arms passed as separate paths, each at its best temperature. For a single
+        training seed also: the arm at T = 1 against the base's best, and the base at the temperature that gives the arm's
+        pass@1."""
+        runs = pair.runs
+        if not runs or any(len(two.rows) < 2 for _, two in runs):
+            return None
+        if metric.at == "best":
+            if any(len(one.rows) < 2 for one, _ in runs):
+                return None
+            left, right = (np.stack([at_own_best(both[i]) for both in runs]) for i in (0, 1))
+            return Estimate(self._paired(left, right))
+        if self.several:
+            return None
+        ((one, two),) = runs
+        if metric.at == "b best":
+            return Estimate(paired(one.p[REFERENCE], at_own_best(two)))
+        return Estimate(frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=metric.k or 0).comparison)
+
+    def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """Against the best mixture of a set of baselines."""
+        envelope = next(one for one in self.design.baselines if one.name == pair.b)
+        gap = above(self.arms, pair.a, envelope, metric, self.allowed)
+        return None if gap is None else Estimate(compare_hull(gap))
+
+    def against_tempered(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """Against the tempered base; a candidate of a design with baselines also against its best mixture."""
+        runs, record = list(pair.left.exact().runs.values()), self.results.base_record
+        assert record is not None  # the pairs exist
+        if metric.at == "mixture":
+            if pair.a not in self.design.candidates or not self.design.baselines:
+                return None
+            table = power_table(self.base.logps, record.norms)
+            gap = above_mixtures([run.p for run in runs], [[table] * len(runs)], metric.k or 0)
+            return None if gap is None else Estimate(compare_hull(gap))
+        if metric.at == "best":
+            best = frontiers.best_pass1(self.tempered).pass1
+            gaps: list[float | None] = [frontiers.best_pass1(run.points).pass1 - best for run in runs]
+        elif metric.at == "a equal":
+            gaps = [at_reference(run.points, self.tempered) for run in runs]
+        else:
+            gaps = [frontiers.gap_to_frontier(run.points, self.tempered).value for run in runs]
+        return of_gaps(gaps, Reason.NO_COMMON_RANGE)
+
+    def kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """KL to the reference."""
+        seeds = common_seeds(pair.left.exact(), pair.right.exact())
+        return kl_difference(pair, self.kls["raw KL" if metric.name == "raw KL" else "exact KL"], seeds)
+
+    def _paired(self, left: Floats, right: Floats) -> PairedDifference:
+        """(S, N) each: over training seeds and problems if an arm has several seeds, otherwise over problems."""
+        if self.several:
+            return paired_seeds(*np.broadcast_arrays(left, right), fixed=self.fixed)
+        return paired(left[0], right[0])
+
+
+def replace_k(metric: Metric, k: int) -> Metric:
+    """Return the metric with its k, or with this one if it has none."""
+    return replace(metric, k=metric.k or k)
+
+
+def of_gaps(gaps: Sequence[float | None], reason: Reason) -> Estimate:
+    """One gap per training seed against zero. "unknown" if a seed has no gap: such seeds are those with the largest differences."""
+    known = [gap for gap in gaps if gap is not None]
+    if known and len(known) == len(gaps):
+        return Estimate(paired_seeds(known, np.zeros(len(known))))
+    return Estimate(paired_by.unknown(reason, n=len(known), over="training seeds"), left_out=len(gaps) - len(known))
+
+
+def runs_with_frontiers(pair: ArmPair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
+    """The runs of both arms at every common seed; empty if a run has a single temperature."""
+    runs = pair.runs
+    return runs if all(len(run.rows) > 1 for both in runs for run in both) else []
+
+
+def at_own_best(run: ExactMeasurements) -> Floats:
+    """Probabilities (N,) at the temperature with the best pass@1."""
+    return run.p[frontiers.best_pass1(run.points).temperature]
+
+
+def at_reference(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
+    """pass@k of the policy at the reference temperature minus pass@k of the line at the same pass@1; None outside the line."""
+    point = frontiers.at_temperature(points, REFERENCE)
+    if point is None:
+        return None
+    on_line = frontiers.passk_at(point.pass1, line)
+    return None if on_line is None else point.passk - on_line[0]

@@ -1,0 +1,126 @@
+"""Which arms are compared with which, and at which training seeds: both sides of a pair as scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sage_rlvr.verdicts.design import BASE, Design, Why
+from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurement, Measurements
+from sage_rlvr.verdicts.metric import PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.row import Estimate, Row
+from sage_rlvr.verdicts.scores import ProblemScores
+
+Arms = Mapping[str, ExactMeasurements]
+"""Arm -> its exact rows of one task."""
+Sides = tuple[ProblemScores, ProblemScores]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArmPair:
+    """Two arms with their rows of one task, all training seeds and temperatures. paired: training seed by training seed; samples
+    of the base and of arms passed as separate paths are not paired."""
+
+    a: str
+    b: str
+    why: Why
+    left: Measurements[Measurement]
+    right: Measurements[Measurement]
+    paired: bool = True
+    task: str = ""
+
+    @property
+    def runs(self) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
+        """The exact rows of both arms at every common training seed."""
+        left, right = self.left.exact(), self.right.exact()
+        return [(run_at(left, seed), run_at(right, seed)) for seed in common_seeds(left, right)]
+
+    def row(self, metric: Metric, found: Estimate) -> Row:
+        """The row of a comparison of the two."""
+        return Row(
+            a=self.a, b=self.b, why=self.why, task=self.task, metric=metric, comparison=found.comparison, left_out=found.left_out,
+            covers=found.covers,
+        )  # fmt: skip
+
+    def sides(self, temperature: float = REFERENCE) -> Sides | None:
+        """Scores of both arms at their common training seeds. None if an arm has no evaluation at this temperature, if only one of
+        the two is exact, or if a common training seed has no evaluation there."""
+        one, two = (side.where(temperature=temperature).scores() for side in (self.left, self.right))
+        if one is None or two is None or (one.n is None) != (two.n is None) or self.lacking(temperature):
+            return None
+        if one.n is not None and not self.paired:
+            return one, two
+        seeds = common_seeds(self.left.exact(), self.right.exact()) if one.n is None else sorted({*one.seeds} & {*two.seeds})
+        return (one.only(seeds), two.only(seeds)) if seeds else None
+
+    def lacking(self, temperature: float) -> dict[str, list[int]]:
+        """Arm -> the common training seeds without an exact evaluation at this temperature, if both arms have it for others."""
+        exact = self.left.exact(), self.right.exact()
+        here = [side.where(temperature=temperature) for side in exact]
+        if not all(here):
+            return {}
+        missing = {side.rows[0].arm: sorted({*common_seeds(*exact)} - {*side.seeds}) for side in here if not side.for_all_seeds}
+        return {arm: seeds for arm, seeds in missing.items() if seeds}
+
+
+def common_seeds(a: ExactMeasurements, b: ExactMeasurements) -> list[int]:
+    """Training seeds of both arms. The base counts for every seed."""
+    if a.for_all_seeds or b.for_all_seeds:
+        return list(a.seeds if b.for_all_seeds else b.seeds)
+    return sorted({*a.seeds} & {*b.seeds})
+
+
+def run_at(arm: ExactMeasurements, seed: int) -> ExactMeasurements:
+    """The rows of an arm at a training seed; the base has one run for all."""
+    return arm if arm.for_all_seeds else arm.where(seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the pairs of a design
+
+
+def exact_pairs(design: Design, arms: Arms) -> list[ArmPair]:
+    """The pairs of the design that have exact rows."""
+    return [ArmPair(a=a, b=b, why=why, left=arms[a], right=arms[b]) for a, b, why in design.pairs() if a in arms and b in arms]
+
+
+def base_pairs(design: Design, arms: Arms) -> list[ArmPair]:
+    """Every arm with exact rows against the base; none if all arms are paired anyway."""
+    base = design.base
+    if base is None or base not in arms or design.every:
+        return []
+    names = [name for name in design.names if name in arms and name != base]
+    return [ArmPair(a=name, b=base, why="base", left=arms[name], right=arms[base]) for name in names]
+
+
+def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measurement]) -> ArmPair:
+    """Two arms on a task, exact or from samples; here: the rows of the task."""
+    paired, task = bool(design.facts) and BASE not in (a, b), here.rows[0].task if here else ""
+    return ArmPair(a=a, b=b, why=why, left=here.where(arm=a), right=here.where(arm=b), task=task, paired=paired)
+
+
+def other_tasks(design: Design, table: ExactMeasurements) -> list[ArmPair]:
+    """The pairs of an arm and the control on the tasks besides the main task."""
+    main, others = exact_pairs(design, table.where(task="").by_arm()), list[ArmPair]()
+    for task in sorted({*table.tasks} - {""}):
+        here = table.where(task=task)
+        pairs = [pair_on(design, pair.a, pair.b, "control", here) for pair in main if pair.why == "control"]
+        others += [pair for pair in pairs if pair.left]
+    return others
+
+
+def notes_of_pairs(design: Design, table: ExactMeasurements) -> list[str]:
+    """A sentence for each pair that is not compared at a temperature, because a training seed has no evaluation there."""
+    arms = table.where(task="").by_arm()
+    main: Sequence[ArmPair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]
+    comparisons = [(pair, temperature) for temperature in (REFERENCE, PAPER) for pair in main]
+    comparisons += [(pair, REFERENCE) for pair in other_tasks(design, table)]
+    notes = []
+    for pair, temperature in comparisons:
+        on = f" on {pair.task}" if pair.task else ""
+        for name, missing in pair.lacking(temperature).items():
+            notes.append(
+                f"{pair.a} and {pair.b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training "
+                f"seed {', '.join(map(str, missing))}."
+            )
+    return list(dict.fromkeys(notes))

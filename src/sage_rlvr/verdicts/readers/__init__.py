@@ -1,0 +1,37 @@
+"""Readers of evaluations that other programs wrote. Each is one function from a file to rows; `read_evaluation` turns rows into
+counts.
+
+    from sage_rlvr.verdicts.readers import reader
+
+    @reader("my_format", ("question_id", "passed"), about="logs of my program")
+    def my_format(file, choice):
+        for number, tree in file.rows():
+            yield number, {"id": tree["question_id"], "correct": tree["passed"]}
+
+A reader is chosen by the content of a file: `needs` are keys of its first row, columns of its table or members of its archive.
+Other readers are registered by `--plugin FILE.py` or by an entry point of the group `sage_rlvr.readers`.
+
+Read rows.py first (the contents of a row, and counts from rows), then file.py (the containers), then any reader.
+"""
+
+from __future__ import annotations
+
+from sage_rlvr.verdicts.readers import inspect_ai, lighteval, lm_eval, own, remax, trl, verl  # noqa: F401  # each registers itself
+from sage_rlvr.verdicts.readers.file import RowFile
+from sage_rlvr.verdicts.readers.registry import (
+    READERS,
+    AnswerKey,
+    Choice,
+    Floor,
+    RowReader,
+    Unscored,
+    reader,
+    reader_of,
+    reads,
+)
+from sage_rlvr.verdicts.readers.rows import CountTable, EvaluationFile, read_evaluation
+
+__all__ = [
+    "READERS", "AnswerKey", "Choice", "CountTable", "EvaluationFile", "Floor", "RowFile", "RowReader", "Unscored",
+    "read_evaluation", "reader", "reader_of", "reads",
+]  # fmt: skip

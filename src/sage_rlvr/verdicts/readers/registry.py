@@ -1,0 +1,323 @@
+"""The registry of readers, and the choice of a reader by the content of a file."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Number
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.verdicts.readers.file import RowFile
+
+if TYPE_CHECKING:
+    from sage_rlvr.verdicts.chance import Chance
+
+AnswerKey = Callable[[str], str | None]
+"""A text to the answer in it, in one spelling; None for a text without one."""
+FileRows = Iterator[tuple[int, Mapping[str, Any]]]
+"""(number of the row in its file, row as rows.py describes it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The source of the chance floor of files of rows, besides their field "chance".
+
+    shares: task -> probability that one guess is right, "" for all tasks
+    task: the name of a task that can guess, "" for none
+    of_ids: its floor on the problems with these ids; None if it has no such problems
+    of_golds: its floor on problems with these golds; None if it cannot guess such golds
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    task: str = ""
+    of_ids: Callable[[Sequence[str]], Chance | None] = lambda ids: None
+    of_golds: Callable[[Sequence[str]], Chance | None] = lambda golds: None
+
+
+NO_FLOOR = Floor()
+SHOWN = 8  # names in an error
+
+
+Unscored = Literal["wrong", "omit"]
+"""How completions without a score count: as wrong, or their problems are omitted on all sides."""
+
+
+@dataclass
+class Choice:
+    """How files of rows are read.
+
+    wanted: names of `--correct`, one of which is the score of each file
+    right_from: the least score that counts as correct
+    picks: words that select arms, tasks or steps
+    answers: where a verifier looks for the answers of texts, and its function from a text to the answer; None reads none
+    floor: the chance floor
+    unscored: how completions without a score count; None raises an error for them
+    used: the name that a reader took
+    others: the names that it did not take
+    words: what `used` means, "" for its name
+    """
+
+    wanted: tuple[str, ...] = ()
+    right_from: float | None = None
+    picks: tuple[str, ...] = ()
+    used: str = ""
+    others: tuple[str, ...] = ()
+    answers: tuple[str, AnswerKey] | None = None
+    floor: Floor = NO_FLOOR
+    unscored: Unscored | None = None
+    words: str = ""
+
+    def of(
+        self, names: Iterable[str], where: object, what: str = "scores", *, columns: Mapping[str, Column] | None = None
+    ) -> str:
+        """The score of a file. names: all that occur in any row; columns: their values, those equal in all rows are one score.
+        Raises DataError unless `--correct` names one of them, or there is only one."""
+        known = list(dict.fromkeys(names))
+        if self.wanted:
+            chosen = [name for name in known if name in self.wanted]
+        else:
+            chosen = known if columns is None else _different(columns)
+        if len(chosen) != 1:
+            raise DataError(f"{where}: {self._problem(known, chosen, what)}")
+        self.used, self.others = chosen[0], tuple(name for name in known if name != chosen[0])
+        return self.used
+
+    def _problem(self, known: list[str], chosen: list[str], what: str) -> str:
+        there = f"{len(known)} {what} ({_first(known) or 'none'})"
+        if self.wanted and not chosen:
+            names = " or ".join(self.wanted)
+            return f"no score has the name {names}; the file has {there}; --correct names one that every file has"
+        if self.wanted:
+            return f"--correct names {len(chosen)} of its scores ({_first(chosen)}); name one of them"
+        return f"{there}; name the one that stands for correct: --correct {known[0] if known else 'NAME'}"
+
+    def taking(self, *picks: str) -> Choice:
+        """The same for one file, with no score chosen yet."""
+        return replace(self, picks=picks, used="", others=(), words="")
+
+
+Names = tuple[str, ...]
+"""The names of a column and of the fields inside it."""
+Column = Sequence[Any]
+"""The values of a score, one per row."""
+SCORE_WORDS = frozenset((
+    "acc", "accuracy", "correct", "correctness", "em", "exact", "grade", "graded", "match", "pass", "passed", "reward", "rewards",
+    "right", "score", "scores", "solved", "success", "verdict",
+))  # fmt: skip
+"""Words that mark a column as a score by its name."""
+MAYBE_WORDS = frozenset((
+    "equiv", "f1", "judge", "judged", "label", "ok", "outcome", "resolved", "result", "valid", "verified", "win", "won",
+))  # fmt: skip
+"""Words of columns that are a score if their values are truth values or numbers from 0 to 1, and else an answer, a name or a
+text."""
+
+
+def says_score(name: str, words: Container[str] = SCORE_WORDS) -> bool:
+    """Whether a column is a score by its name: "accuracy_reward", "isCorrect", "ISCORRECT", "pass@1", "Score"."""
+    found = re.findall(r"[a-z]+[0-9]*", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    return any(form in words for word in found for form in (word, word.rstrip("0123456789"), word.removeprefix("is")))
+
+
+def same_score(one: Any, other: Any) -> bool:
+    """Whether two values of one row agree as scores; null and NaN both mean no score."""
+    missing = [value is None or value != value for value in (one, other)]
+    return all(missing) if any(missing) else bool(one == other)
+
+
+def _different(columns: Mapping[str, Column]) -> list[str]:
+    """Names of the scores without those that are equal to an earlier one in all rows."""
+    out: list[str] = []
+    for name, column in columns.items():
+        if not any(all(map(same_score, columns[earlier], column)) for earlier in out):
+            out.append(name)
+    return out
+
+
+def candidates(
+    rows: Iterable[Mapping[str, Any]], own: Container[str], where: object, *, every: bool = False
+) -> dict[str, Column]:
+    """The columns that may be a score, by name: a number or truth value in some row, null in all, or any value if the name marks a
+    score. The inner fields of an object are "column/field". own: columns that the format uses otherwise; every: whether all others
+    are scores. Raises DataError for two columns under one name."""
+    kinds: dict[str, bool | None] = {}
+    paths: dict[str, Names] = {}
+    kept = list(rows)
+    for row in kept:
+        for path, value in flat(row, own):
+            name = name_once(path, paths, where)
+            if value is None:
+                kinds.setdefault(name, None)
+            elif isinstance(value, Number) or every or says_score(path[-1]):
+                kinds[name] = True
+            elif not kinds.get(name):
+                kinds[name] = False
+    return {name: [value_of(row, name) for row in kept] for name, may in kinds.items() if may is not False}
+
+
+def name_once(path: Names, known: dict[str, Names], where: object) -> str:
+    """Return the name of a score, "column/field". known: the names of the file so far, to which it is added. Raise DataError if a
+    score at another place has the same name."""
+    name = "/".join(path)
+    if (first := known.setdefault(name, path)) != path:
+        places = " and ".join(" > ".join(map(repr, one)) for one in (first, path))
+        raise DataError(f"{where}: two scores have the name {name!r} ({places}); rename one of them in all files")
+    return name
+
+
+def flat(row: Mapping[str, Any], own: Container[str] = ()) -> Iterator[tuple[Names, Any]]:
+    """The path and value of every column and inner field that is no object."""
+    for name, value in row.items():
+        if name in own:
+            continue
+        if isinstance(value, Mapping):
+            yield from (((name, *inner), one) for inner, one in flat(value))
+        else:
+            yield (name,), value
+
+
+def value_of(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column that `candidates` named; None in a row without it."""
+    if name in row:
+        return row[name]
+    column, _, field = name.partition("/")
+    inner = row.get(column)
+    return value_of(inner, field) if field and isinstance(inner, Mapping) else None
+
+
+@dataclass(frozen=True, eq=False)
+class RowReader:
+    """A reader: its name, what a file must have, and the function that yields its rows."""
+
+    name: str
+    needs: tuple[frozenset[str], ...]
+    rows: Callable[[RowFile, Choice], FileRows]
+    about: str = ""
+
+    def rows_of(self, file: RowFile, choice: Choice) -> FileRows:
+        """The rows of a file. DataError if the reader's function yields something else than (number, row), or takes another score
+        than `--correct` names."""
+        wanted = f"{file.path}: the reader {self.name} must yield (number of the row, row), the row a mapping; it"
+        rows = self.rows(file, choice)
+        if not isinstance(rows, Iterable):
+            raise DataError(f"{wanted} returned {rows!r}")
+        for one in rows:
+            if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Mapping)):
+                raise DataError(f"{wanted} gave {one!r:.200}")
+            yield one
+        if choice.wanted and choice.used not in choice.wanted:
+            raise DataError(
+                f"{file.path}: --correct {choice.wanted[0]}: rows of the format {self.name} have one score"
+                f"{f' ({choice.used})' if choice.used else ''} and no other to choose; omit --correct"
+            )
+
+    @property
+    def place(self) -> str:
+        """The module and name of its function."""
+        return f"{self.rows.__module__}.{self.rows.__qualname__}"
+
+    def fit(self, file: RowFile) -> int:
+        """The number of the file's keys that the format needs; 0 if one of them is missing."""
+        return max((len(one) for one in self.needs if one <= file.keys), default=0)
+
+
+READERS: dict[str, RowReader] = {}
+"""The readers by name, without those of installed packages: see `all_readers`."""
+PACKAGES = "sage_rlvr.readers"
+"""The group of entry points under which an installed package names its readers."""
+
+
+def reader(
+    name: str, *needs: Iterable[str], about: str = ""
+) -> Callable[[Callable[[RowFile, Choice], FileRows]], RowReader]:
+    """Register a reader under a name. needs: keys that a file of the format has; several sets are alternatives."""
+
+    def add(rows: Callable[[RowFile, Choice], FileRows]) -> RowReader:
+        try:
+            inspect.signature(rows).bind("file", "choice")
+        except TypeError as error:
+            raise ConfigError(f"reader {name}: {rows.__qualname__} is called with (file, choice): {error}") from error
+        made = RowReader(name, tuple(frozenset(one) for one in needs), rows, about)
+        there = READERS.get(name)
+        if there is not None and there.place != made.place:
+            raise ConfigError(f"reader {name!r} is already registered as {there.place}; use another name")
+        READERS[name] = made
+        return made
+
+    return add
+
+
+def all_readers() -> dict[str, RowReader]:
+    """`READERS` with those of installed packages; one that does not load is left out with a warning. Raises ConfigError for a name
+    that two packages declare."""
+    from importlib import metadata  # as slow to load as all readers
+
+    declared: dict[str, str] = {}
+    for entry in metadata.entry_points(group=PACKAGES):
+        if declared.setdefault(entry.name, entry.value) != entry.value:
+            both = f"{declared[entry.name]} and {entry.value}"
+            raise ConfigError(f"reader {entry.name!r} is declared by several packages: {both}; uninstall all but one of them")
+        if entry.name in READERS:
+            continue
+        try:
+            made = entry.load()
+            if not isinstance(made, RowReader):
+                raise TypeError(f"{made!r:.80} is no reader; decorate its function with @reader")
+            READERS.setdefault(entry.name, made)
+        except Exception as error:
+            warnings.warn(f"reader {entry.name!r} ({entry.value}) not loaded: {type(error).__name__}: {error}", stacklevel=2)
+    return READERS
+
+
+def reader_of(file: RowFile) -> RowReader:
+    """The reader whose format has the most keys in common with the file. Raises DataError if no reader fits, or two fit
+    equally."""
+    readers = all_readers()
+    fits = sorted(((one.fit(file), one.name) for one in readers.values()), reverse=True)
+    best = [name for fit, name in fits if fit and fit == fits[0][0]]
+    if not best:
+        if file.container == "empty":
+            raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
+        raise DataError(f"{file.path}: no reader knows a file with {_some([*file.keys])}. {TAKES_ROWS}{_from_outside()}")
+    if len(best) > 1:
+        raise DataError(
+            f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats"
+        )
+    return readers[best[0]]
+
+
+def reads(path: Path) -> bool:
+    """Whether a file contains rows that a reader recognizes."""
+    try:
+        return path.is_file() and bool(reader_of(RowFile(path)))
+    except SageError:
+        return False
+
+
+TAKES_ROWS = (
+    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, '
+    "verl and TRL: docs/reference/rows.md; a reader of your own is loaded by --plugin FILE"
+)
+
+
+def _from_outside() -> str:
+    """A sentence about the readers of loaded plugins and installed packages, with the keys that they need; "" without any."""
+    readers = []
+    for reader in READERS.values():
+        if reader.rows.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            needs = " or ".join(", ".join(sorted(keys)) for keys in reader.needs)
+            readers.append(f"{reader.name} (needs {needs})" if needs else reader.name)
+    return f". Readers from plugins and packages, which do not fit either: {'; '.join(readers)}" if readers else ""
+
+
+def _some(keys: Sequence[str]) -> str:
+    return f"the keys {_first(sorted(keys))}" if keys else "no keys"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first names, with "..." for the rest."""
+    return ", ".join(f"{name:.60}" for name in names[:SHOWN]) + ", ..." * (len(names) > SHOWN)

@@ -1,0 +1,235 @@
+"""Logs of every program are read by content, and what their curves say. verl's console, file logger and dumps are written here
+as its source writes them (verl/utils/logger/aggregate_logger.py, RayPPOTrainer._dump_generations); verl itself is not run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sage_rlvr.cli.app import main
+from sage_rlvr.errors import DataError
+from sage_rlvr.symptoms.causes import CAUSES, PAGE
+from sage_rlvr.symptoms.logs.curves import Curve
+from sage_rlvr.symptoms.logs.diagnose import LINES, diagnose
+from sage_rlvr.symptoms.logs.picture import picture
+from sage_rlvr.symptoms.logs.readers import read_log
+
+STEPS = range(1, 31)
+
+
+def noise(step: int, size: float = 0.01) -> float:
+    return size * math.sin(12.9898 * step)
+
+
+def sound(step: int) -> dict[str, float]:
+    """verl's metrics of a run that learns."""
+    return {
+        "actor/entropy": 0.6 - 0.005 * step + noise(step),
+        "actor/kl_loss": 0.002 * step,
+        "actor/pg_clipfrac": 0.001,
+        "actor/grad_norm": 0.3 + noise(step, 0.05),
+        "actor/lr": 1e-6,
+        "critic/score/mean": 0.2 + 0.01 * step + noise(step, 0.02),
+        "response_length/mean": 200.0 + step,
+        "response_length/clip_ratio": 0.02,
+    }
+
+
+def console(rows: list[tuple[int, dict[str, float]]], *, lines: bool = False) -> str:
+    """As verl's LocalLogger prints through Ray: one line a step, or (by some launchers) a value a line."""
+    text = ["(TaskRunner pid=247607) Training Progress:   0%|          | 0/140 [00:00<?, ?it/s]"]
+    for step, values in rows:
+        parts = [f"step:{step}", *(f"{name}:{value!r}" for name, value in values.items())]
+        text.append("\x1b[36m(TaskRunner pid=247607)\x1b[0m " + ("\n - ".join(parts) if lines else " - ".join(parts)))
+    return "\n".join(text)
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_the_console_of_verl(tmp_path: Path, lines: bool):
+    rows = [(step, sound(step)) for step in STEPS]
+    rows.insert(0, (0, {"val-core/openai/gsm8k/acc/mean@1": 0.31}))
+    file = tmp_path / "run.log"
+    file.write_text(console(rows, lines=lines))
+    table = read_log(file)
+    assert table.program == "verl" and table.steps == list(range(31))
+    assert table.columns["reward"][7] == sound(7)["critic/score/mean"] and table.columns["held_out"] == {0: 0.31}
+    assert diagnose(file).report.first is None
+
+
+def test_numbers_of_numpy_on_the_console(tmp_path: Path):
+    file = tmp_path / "run.log"
+    file.write_text("step:1 - actor/entropy:np.float64(0.5) - critic/score/mean:1e-05 - actor/grad_norm:nan - actor/lr:1e-06")
+    table = read_log(file)
+    assert table.columns["entropy"] == {1: 0.5} and table.columns["reward"] == {1: 1e-5}
+    assert math.isnan(table.columns["grad_norm"][1])
+    assert diagnose(file).report.first == "not-finite"
+
+
+def test_the_file_logger_and_the_dumps_of_verl(tmp_path: Path):
+    logger = tmp_path / "metrics.jsonl.verl.jsonl"
+    logger.write_text("".join(json.dumps({"step": step, "data": sound(step)}) + "\n" for step in STEPS))
+    assert read_log(logger).columns["kl"][30] == 0.06
+    dumps = tmp_path / "rollouts"
+    dumps.mkdir()
+    for step in range(1, 9):
+        texts = [("a" * (4 + 3 * step * member), float(member) / 3) for member in range(4) for _ in range(4)]
+        common = {"gts": "5", "step": step}
+        rows = [{"input": f"q{i % 4}", "output": text, "score": score} | common for i, (text, score) in enumerate(texts)]
+        (dumps / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = read_log(dumps)
+    assert table.program == "verl" and len(table.completions) == 128 and table.completions[0].gold == "5"
+    assert table.columns["reward"][1] == 0.5 and table.columns["unmixed"] == {step: 0.0 for step in range(1, 9)}
+    assert diagnose(dumps).report.first == "pays-length"
+
+
+def trl_row(step: int, **changes: float) -> dict[str, float]:
+    """A row of log_history."""
+    row = {
+        **{"step": step, "reward": 0.2 + 0.01 * step + noise(step, 0.02), "frac_reward_zero_std": 0.3},
+        "entropy": 0.6 - 0.004 * step,
+        **{"kl": 0.002 * (step - 1), "completions/mean_length": 200.0, "completions/clipped_ratio": 0.02, "learning_rate": 1e-6},
+        **{"grad_norm": 0.3, "loss": 0.001 * step, "clip_ratio/region_mean": 0.001},
+    }
+    return row | {name.replace("__", "/"): value for name, value in changes.items()}
+
+
+def state(folder: Path, rows: list[dict[str, float]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows, "global_step": len(rows)}))
+    return folder
+
+
+def test_the_state_of_a_trl_trainer_in_its_folder_or_a_checkpoint(tmp_path: Path):
+    state(tmp_path / "out" / "checkpoint-9", [trl_row(step) for step in STEPS])
+    state(tmp_path / "out" / "checkpoint-30", [trl_row(step) for step in STEPS])
+    table = read_log(tmp_path / "out")
+    assert table.program == "TRL" and "checkpoint-30" in table.source and table.columns["cut"][3] == 0.02
+    assert diagnose(tmp_path / "out").report.first is None
+    printed = tmp_path / "console.txt"
+    printed.write_text("\n".join(str({k: str(v) for k, v in trl_row(step).items()}) for step in STEPS))
+    assert read_log(printed).columns["reward"][30] == trl_row(30)["reward"]
+
+
+def test_exports_of_trackers(tmp_path: Path):
+    table = tmp_path / "wandb.csv"
+    with open(table, "w", newline="") as file:
+        writer = csv.writer(file)
+        names = [name for name in trl_row(1) if name != "step"]
+        writer.writerow(["Step", *(f"run-7 - train/{name}" for name in names), *(f"run-7 - train/{name}__MIN" for name in names)])
+        for step in STEPS:
+            values = [trl_row(step)[name] for name in names]
+            writer.writerow([step, *values, *values])
+    read = read_log(table)
+    assert read.program == "TRL" and read.columns["reward"][12] == pytest.approx(trl_row(12)["reward"])
+    history = tmp_path / "history.jsonl"
+    rows = [{"_step": step - 1, "train/global_step": step} | {f"train/{n}": v for n, v in trl_row(step).items()} for step in STEPS]
+    history.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_log(history).columns["entropy"][30] == trl_row(30)["entropy"]
+    whole = tmp_path / "history.json"
+    whole.write_text(json.dumps(rows))
+    assert read_log(whole).steps == read.steps
+
+
+def test_event_files(tmp_path: Path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        for step in STEPS:
+            for name, value in sound(step).items():
+                writer.add_scalar(name, value, step)
+    table = read_log(tmp_path)
+    assert table.program == "verl" and table.columns["reward"][5] == pytest.approx(sound(5)["critic/score/mean"])
+
+
+def test_a_log_that_no_reader_knows_is_an_error_of_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    texts = {"a.txt": "hello", "a.json": "{}", "a.jsonl": '{"x": 1}\n', "a.csv": "step,x\n1,2\n", "b.log": "step:1"}
+    for name, text in texts.items():
+        file = tmp_path / name
+        file.write_text(text)
+        with pytest.raises(DataError, match="no reader knows"):
+            read_log(file)
+    with pytest.raises(SystemExit) as stop:
+        main(["diagnose", str(tmp_path / "a.txt")])
+    assert stop.value.code == 2 and "trainer_state.json" in capsys.readouterr().err
+
+
+# ---- what curves say
+
+
+def test_a_change_is_found_at_its_step_and_noise_has_none():
+    steps = list(range(40))
+    draws = np.random.default_rng(0).normal(size=40)
+    level = np.where(np.arange(40) < 25, 1.0, 0.2)
+    change = Curve.of("entropy", steps, level + 0.05 * draws).change()
+    assert change is not None and change.step == 25 and change.before == pytest.approx(1.0, abs=0.05)
+    assert Curve.of("entropy", steps, 0.05 * draws).change() is None
+    assert Curve.of("entropy", steps, np.ones(40)).change() is None
+
+
+LATE = 15
+FAULTS = {
+    "not-finite": lambda s: {"grad_norm": math.nan if s > LATE else 0.3},
+    "all-wrong": lambda s: {"reward": 0.0, "frac_reward_zero_std": 1.0, "kl": 0.0},
+    "all-right": lambda s: {"reward": 1.0, "frac_reward_zero_std": 1.0, "kl": 0.0},
+    "reward-constant": lambda s: {"reward": 0.4, "frac_reward_zero_std": 1.0, "kl": 0.0},
+    "limit-too-short": lambda s: {"reward": 0.0, "completions__clipped_ratio": 1.0, "frac_reward_zero_std": 1.0},
+    "entropy-collapse": lambda s: {
+        **({"entropy": 0.6, "frac_reward_zero_std": 0.3} if s < LATE else {"entropy": 0.01, "frac_reward_zero_std": 0.97}),
+        "reward": 0.3 + noise(s),
+    },
+    "kl-blow-up": lambda s: {"kl": 0.02 if s < LATE else 0.3 * (s - LATE)},
+    "lr-too-high": lambda s: {"reward": 0.3 if s < 6 else 0.0, "kl": 4.0 if s >= 6 else 0.1, "learning_rate": 1e-2},
+    "weights-do-not-move": lambda s: {"kl": 1e-11, "reward": 0.2 + noise(s)},
+    "beta-too-high": lambda s: {"kl": 1e-4 * s, "loss": 2e-3 * s, "reward": 0.2 + noise(s)},
+    "reference-differs": lambda s: {"kl": 0.4 + noise(s)},
+    "stale-samples": lambda s: {"clip_ratio__region_mean": 0.3},
+    "sampler-mismatch": lambda s: {"sampling__sampling_logp_difference__mean": 0.3},
+    "held-out-falls": lambda s: {"eval_passk__pass@1": 0.3 + (0.02 * s if s < LATE else 0.3 - 0.03 * (s - LATE))},
+    "pays-format": lambda s: {"rewards__form__mean": min(1.0, 0.2 + 0.05 * s), "rewards__right__mean": 0.02 + noise(s)},
+    "group-of-one": lambda s: {"frac_reward_zero_std": 1.0},
+    "few-mixed": lambda s: {"frac_reward_zero_std": 0.93, "reward": 0.04 + noise(s)},
+}
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_a_fault_in_a_log_is_named_first(tmp_path: Path, cause: str):
+    found = diagnose(state(tmp_path, [trl_row(step, **FAULTS[cause](step)) for step in STEPS]))
+    assert found.report.first == cause, "\n".join(found.lines)
+    assert len(found.lines) <= LINES and found.report.exit_code in (1, 3)
+    if cause in ("not-finite", "kl-blow-up", "entropy-collapse"):
+        assert abs(found.step - LATE) <= 5
+
+
+def test_the_order_of_changes_is_told(tmp_path: Path):
+    rows = [
+        trl_row(s, entropy=0.6 if s < 10 else 0.02, frac_reward_zero_std=0.3 if s < 16 else 0.95, reward=0.4 if s < 22 else 0.1)
+        for s in STEPS
+    ]
+    found = diagnose(state(tmp_path, rows))
+    wanted = ["entropy", "unmixed", "reward"]
+    assert [change.name for change in found.changes if change.name in wanted] == wanted
+    assert "in order of change" in "\n".join(found.lines)
+
+
+def test_the_command_prints_draws_and_ends_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = state(tmp_path / "out", [trl_row(step, reward=0.0, frac_reward_zero_std=1.0, kl=0.0) for step in STEPS])
+    with pytest.raises(SystemExit) as stop:
+        main(["diagnose", str(folder), "--out", str(tmp_path / "a.svg")])
+    said = capsys.readouterr().out
+    assert stop.value.code == 3 and "all-wrong" in said and f"{PAGE}#all-wrong" in said and len(said.splitlines()) <= LINES
+    assert (tmp_path / "a.svg").read_text().lstrip().startswith("<?xml")
+    assert picture(diagnose(folder), "png")[:4] == b"\x89PNG"
+    with pytest.raises(SystemExit):
+        main(["diagnose", str(folder), "--json"])
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["exit_code"] == 3 and tree["findings"][0]["cause"] == "all-wrong" and tree["program"] == "TRL"
+
+
+def test_every_cause_is_a_heading_of_the_page():
+    text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    headings = {line[4:] for line in text.splitlines() if line.startswith("### ")}
+    assert set(CAUSES) == headings

@@ -1,0 +1,95 @@
+"""`preflight(trainer)` of TRL's trainers: sound scripts and broken ones, and a training that does not change. Needs TRL."""
+
+# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from lab.casebook.cases import CASES
+from lab.casebook.trl_script import problem_rows, right, script, tokens
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.symptoms.logs.diagnose import diagnose
+from sage_rlvr.trl import preflight
+from trl_common import same, weights
+
+SMALL: dict[str, Any] = {"per_device_train_batch_size": 16, "num_generations": 4, "max_steps": 2}
+
+
+def generators() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("kind", ["GRPO", "RLOO"])
+def test_a_sound_script_has_no_finding_and_its_training_does_not_change(tmp_path: Path, kind: str):
+    made = {"trainer": getattr(trl, f"{kind}Trainer"), "config": getattr(trl, f"{kind}Config")}
+    results = []
+    for looked in (False, True):
+        trainer = script(tmp_path / str(looked), **made, **SMALL)
+        if looked:
+            before, held = weights(trainer), generators()
+            report = preflight(trainer, draw=16, say=False)
+            assert report.first is None and report.exit_code == 0, str(report)
+            assert generators() == held and same(weights(trainer), before) and trainer.model.training is not None
+            assert not trainer._metrics["eval"] and trainer.state.num_input_tokens_seen == 0
+        trainer.train()
+        results.append((weights(trainer), [row.get("reward") for row in trainer.state.log_history]))
+    assert same(results[0][0], results[1][0]) and results[0][1] == results[1][1]
+
+
+FAST = ("template missing", "doubled start token", "gold unreadable", "golds shifted", "reward infinite", "reference wrong")
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fault_is_named_first(tmp_path: Path, name: str):
+    case = next(case for case in CASES if case.name == name)
+    before, _ = case.make(tmp_path)
+    assert before().first == case.cause
+
+
+def test_a_reward_that_raises_and_one_that_returns_too_few(tmp_path: Path):
+    def raises(completions: Any, **_: Any) -> list[float]:
+        return [completions[0]["content"]]
+
+    report = preflight(script(tmp_path, raises, **SMALL), say=False)
+    assert report.first == "reward-raises" and "TypeError" in report.findings[0].sentence and report.exit_code == 3
+    report = preflight(script(tmp_path, lambda completions, **_: [1.0], **SMALL), say=False)
+    assert report.first == "reward-raises" and "returned 1 rewards" in report.findings[0].sentence
+
+
+def test_what_is_no_trainer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(ConfigError, match="no GRPOTrainer"):
+        preflight(torch.nn.Linear(2, 2))
+    trainer = script(tmp_path, rows=problem_rows(24), **SMALL)
+    with pytest.raises(ConfigError, match="draw = 0"):
+        preflight(trainer, draw=0)
+    preflight(trainer, draw=2)
+    assert "preflight of GRPOTrainer: 2 prompts x 4 completions" in capsys.readouterr().out
+    trainer.train_dataset = trainer.train_dataset.rename_column("prompt", "question")
+    with pytest.raises(DataError, match="rename one"):
+        preflight(trainer)
+
+
+def test_conversations(tmp_path: Path):
+    from lab.casebook.trl_script import TEMPLATE
+
+    rows = [row | {"prompt": [{"role": "user", "content": row["prompt"].removesuffix(":")}]} for row in problem_rows(24)]
+    trainer = script(tmp_path, right, rows, tokenizer=tokens(chat_template=TEMPLATE), **SMALL)
+    assert preflight(trainer, draw=16, say=False).first is None
+
+
+def test_the_log_of_a_run_is_read_with_its_completions(tmp_path: Path):
+    trainer = script(tmp_path, **SMALL | {"max_steps": 3})
+    trainer.train()
+    trainer.state.save_to_json(str(tmp_path / "trainer_state.json"))
+    found = diagnose(tmp_path)
+    assert found.table.program == "TRL" and found.table.steps == [1, 2, 3] and len(found.table.completions) == 48
+    assert found.table.has("reward", "unmixed", "entropy", "kl", "length", "cut", "grad_norm", "lr")
