@@ -85,7 +85,7 @@ def words_of(page: Path) -> int:
 
 
 def test_the_docs_are_short():
-    assert 500 <= words_of(ROOT / "README.md") <= 700
+    assert 500 <= len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
     assert words_of(DOCS / "contributing.md") <= 800
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
     pages = {page.name: words_of(page) for page in PAGES}
