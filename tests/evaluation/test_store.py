@@ -194,11 +194,6 @@ def test_a_store_of_another_format_is_told_apart(tmp_path: Path):
     (tmp_path / "later" / "store.json").write_text(json.dumps(tree | {"format": 2}))
     with pytest.raises(DataError, match=r"store.json: a sample store of format 2, and this version .* reads format 1"):
         SampleStore.open(tmp_path / "later")
-    (tmp_path / "earlier").mkdir()
-    (tmp_path / "earlier" / "store.sqlite").write_bytes(b"SQLite format 3\0")
-    for identity in (None, IDENTITY):
-        with pytest.raises(DataError, match=r"store.sqlite: was written by a development version .* before 0\.1\.0"):
-            SampleStore.open(tmp_path / "earlier", identity)
     with pytest.raises(DataError, match="no sample store"):
         SampleStore.open(tmp_path / "elsewhere")
 

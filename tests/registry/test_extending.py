@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ PAGES = ("extending.md", "howto/bring_your_own.md")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of both pages; registries, loaded plugins and environment are as before behind it."""
+    """A folder with the files of both pages and of examples/parts; registries, plugins and environment are as before behind it."""
+    shutil.copytree(ROOT / "examples" / "parts", tmp_path, dirs_exist_ok=True)
     for page in PAGES:
         for name, text in BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
             (tmp_path / name).write_text(text, encoding="utf-8")

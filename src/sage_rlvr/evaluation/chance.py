@@ -1,5 +1,5 @@
-"""The chance floor that an evaluation stores; for older evaluations computed again if the task makes its problems from their
-ids."""
+"""The chance floor that an evaluation stores; of stores without one, and of files of rows, computed if the task makes its problems
+from their ids."""
 
 from __future__ import annotations
 

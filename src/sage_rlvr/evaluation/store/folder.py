@@ -23,7 +23,6 @@ from sage_rlvr.runs.record import now
 from sage_rlvr.safe_io import parse_json, read_bytes, read_json
 
 FILE, FORMAT = "store.json", 1
-EARLIER = "store.sqlite"  # of development versions
 SAMPLES, VERDICTS, SCORES, PROBLEMS, NOTES = "samples", "verdicts", "scores", "problems", "notes"
 WRITING = "writing"  # folder of locks, claims and unfinished parts
 KINDS = (SAMPLES, VERDICTS, SCORES, PROBLEMS, NOTES, WRITING)
@@ -31,8 +30,8 @@ _NAME = re.compile(r"(?:(\d{6})-)?([0-9a-f]{16})")
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder is a sample store. `SampleStore.open` raises an error for one of an earlier version."""
-    return (Path(path) / FILE).is_file() or (Path(path) / EARLIER).is_file()
+    """Whether a folder is a sample store."""
+    return (Path(path) / FILE).is_file()
 
 
 def create(folder: Path, identity: Mapping[str, Any]) -> None:
@@ -48,11 +47,6 @@ def read_identity(folder: Path) -> dict[str, Any]:
     bytes."""
     file = folder / FILE
     if not file.is_file():
-        if (folder / EARLIER).is_file():
-            raise DataError(
-                f"{folder / EARLIER}: was written by a development version of sage-rlvr before 0.1.0, whose stores were databases; "
-                "read it with that version, or sample into another folder"
-            )
         raise DataError(f"{folder}: no sample store ({FILE} is missing); pass the folder of a store")
     tree = read_json(file, advice="restore it from a copy")
     known = tree.pop("sha256", None)
