@@ -1,0 +1,1 @@
+"""An experiment without training: the base of both rooms, drawn again (README.md)."""
