@@ -208,7 +208,7 @@ def broken_archive(path: Path, folder: Path) -> Path:
         ("lm_eval.jsonl", "2 scores (metric,filter) (exact_match,number, exact_match,whole)"), ("inspect_ai.json", "2 scorers "
             "(match"),
         ("verl.jsonl", "2 scores (score, acc)"),
-        ("lighteval.parquet", "2 metrics (em, qem)"), ("trl.parquet", "2 rewards (correct, short)"),
+        ("lighteval.parquet", "2 metrics (em, qem)"), ("trl.parquet", "2 scores (correct, short)"),
     ],
 )  # fmt: skip
 def test_one_of_several_scores_has_to_be_named(name: str, said: str) -> None:
@@ -237,7 +237,7 @@ def test_several_completions_with_one_score_have_a_next_step() -> None:
     with pytest.raises(DataError) as refused:
         read_evaluation(LOGS / "lm_eval_repeats.jsonl", choice=Choice(("exact_match,number",)))
     assert "4 completions and one exact_match,number: texts without scores" in str(refused.value)
-    assert "sage-rlvr samples STORE --from-lm-eval" in str(refused.value)
+    assert "--judge boxed" in str(refused.value)
 
 
 def test_what_a_log_has_besides_counts() -> None:
