@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.results.rejudged import key_of_answers
 from sage_rlvr.verdicts.readers import Judge
 from sage_rlvr.verdicts.readers.registry import Completion, Mark
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import AnswerPlace
+from sage_rlvr.verifiers.exact import canonical, verify_exact
 from sage_rlvr.verifiers.golds import gold_of
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ def judge_named(word: str, right_from: float | None = None) -> Judge:
     if right_from is not None:
         raise ConfigError(f"--right-from {right_from:g}: --judge {word} marks right or wrong; omit --right-from")
     if word == EXACT:
-        return Judge(word, _by_text)
+        return Judge(word, _by_text, key=canonical)
     if word in get_args(AnswerPlace):
-        return Judge(word, partial(_by_mathematics, word))
+        return Judge(word, partial(_by_mathematics, word), key=key_of_answers(word))
     known = ", ".join((*get_args(AnswerPlace), EXACT))
     raise ConfigError(f"--judge {word}: unknown; choose one of {known}, or FILE.py:FUNCTION")
 
@@ -55,8 +57,6 @@ def _by_mathematics(place: str, completions: Sequence[Completion]) -> list[Mark]
 
 
 def _by_text(completions: Sequence[Completion]) -> list[Mark]:
-    from sage_rlvr.verifiers.exact import verify_exact
-
     return ["right" if verify_exact(one.text, _gold(one)).right else "wrong" for one in completions]
 
 

@@ -14,8 +14,8 @@ SCORES = ("is_correct", "score")
 
 
 def samples(file: RowFile, choice: Choice) -> FileRows:
-    """Completions with `is_correct`, or with `score`, which counts only if `--correct score` says so. If the rows are of several
-    results of one evaluation, `--correct` names the result. A row with an error has no score."""
+    """Completions with `is_correct`, or with `score` under `--correct score`. If the rows are of several results of one evaluation,
+    `--correct` names the result. A row with an error has no score."""
     kept = [Fields(file, number, tree) for number, tree in file.rows()]
     results: dict[str, dict[str, None]] = {}
     for row in kept:
@@ -41,9 +41,8 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
         yield row.number, made | (dict.fromkeys(score) if row.tree.get("error") else score)
 
 
-def aggregate(file: RowFile, choice: Choice) -> FileRows:
-    """Raise DataError with the file of the samples."""
-    row = Fields(file, 1, file.document())
-    path = row.inside("detailed_evaluation_results").get("file_path", str)
+def _aggregate(file: RowFile) -> DataError:
+    """The error for an aggregate, with the file of its samples."""
+    path = Fields(file, 1, file.document()).inside("detailed_evaluation_results").get("file_path", str)
     rest = f"pass its samples, {path}" if path else "evaluate again with one row per sample (*_samples.jsonl)"
-    raise DataError(f"{file.path}: an aggregate of Every Eval Ever has scores and no counts of problems; {rest}")
+    return DataError(f"{file.path}: an aggregate of Every Eval Ever has scores and no counts of problems; {rest}")

@@ -33,12 +33,9 @@ FORMATS: dict[str, tuple[str, tuple[tuple[str, ...], ...], str]] = {
         "verifiers:traces", (("env", "task", "traces", "ok"),), "verifiers from version 1 on and prime-rl, traces.jsonl",
     ),
     "every_eval_ever": (
-        "every_eval_ever:samples", (("schema_version", "evaluation_id", "sample_id", "evaluation", "input"),),
+        "every_eval_ever:samples",
+        (("schema_version", "evaluation_id", "sample_id", "evaluation"), ("schema_version", "evaluation_id", "evaluation_results")),
         "Every Eval Ever, *_samples.jsonl",
-    ),
-    "every_eval_ever_aggregate": (
-        "every_eval_ever:aggregate", (("schema_version", "evaluation_id", "evaluation_results"),),
-        "Every Eval Ever, the aggregate, which names the file with the samples",
     ),
     "trl": (
         "trl:trl", (("step", "prompt", "completion", "advantage"),), "TRL, completions_*.parquet or the folder completions/",

@@ -32,7 +32,11 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
         marks = [["no text" if one is None else known[one] for one in row] for row in questions]
         counts.update(mark for row in marks for mark in row)
         right = tuple(np.array([mark == "right" for mark in row], dtype=bool) for row in marks)
-        made.append(replace(table, right=right, c=np.array([int(one.sum()) for one in right], dtype=np.int64)))
+        table = replace(table, right=right, c=np.array([int(one.sum()) for one in right], dtype=np.int64))
+        if (key := judge.key) is not None and table.answers is None:
+            read = tuple([key(text) if text else None for text in texts] for texts in table.texts or ())
+            table = replace(table, answers=read, read_in=judge.name)
+        made.append(table)
     choice.used, choice.words = judge.name, f"marked right by --judge {judge.name}"
     rest = ", ".join(f"{counts[mark]:,} {words}" for mark, words in WORDS.items() if counts[mark])
     choice.notes.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -88,7 +88,9 @@ def proposed(file: RowFile) -> str:
     ids = sorted((one for one in found if one.is_id), key=lambda one: _fit(one, lead is not None and lead.listed))
     if lead is None or not ids:
         return ""
-    golds = sorted((one for one in found if one.name.lower() in GOLDS), key=lambda one: GOLDS.index(one.name.lower()))
+    golds = [one for one in found if one.name.lower() in GOLDS and not one.listed and _one_each(trees, ids[0].path, one.path)]
+    golds.sort(key=lambda one: GOLDS.index(one.name.lower()))
+    texts += [one for one in found if one.name.lower() in GOLDS and one not in golds]  # such as a solution that is code
     if not scores and not golds:
         return ""
     fields, shown, options = [("id", ids[0].path)], [ids[0]], []
@@ -114,6 +116,14 @@ def _fit(column: _Column, unique: bool) -> tuple[bool, bool, int]:
         (different == column.rows) != unique, not column.name.lower().endswith(("id", "idx")),
         sum(len(str(one)) for one in column.values) // max(1, len(column.values)),
     )  # fmt: skip
+
+
+def _one_each(trees: Sequence[Any], problem: str, path: str) -> bool:
+    """Whether a column has one value for each problem."""
+    from sage_rlvr.verdicts.readers.named import at
+
+    pairs = {(str(at(tree, problem)), str(at(tree, path))) for tree in trees}
+    return len(pairs) == len({name for name, _ in pairs})
 
 
 def _paths(trees: list[Any]) -> list[str]:

@@ -63,11 +63,15 @@ Mark = Literal["right", "wrong", "no answer", "undecided"]
 
 @dataclass(frozen=True)
 class Judge:
-    """What marks the completions of files of rows, instead of the scores in the files (`compare --judge`). marks raises DataError,
-    without the name of the file, for a gold that it cannot use."""
+    """What marks the completions of files of rows, instead of the scores in the files (`compare --judge`).
+
+    marks: raises DataError, without the name of the file, for a gold that it cannot use
+    key: a text to the answer that is marked, in one spelling; None if it reads no answers
+    """
 
     name: str
     marks: Callable[[Sequence[Completion]], Sequence[Mark]]
+    key: AnswerKey | None = None
     needs_gold: bool = True
 
 

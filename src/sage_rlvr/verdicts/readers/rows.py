@@ -406,7 +406,7 @@ class _Groups:
 
     def _called(self, kind: str) -> str:
         """Return the name of a score in errors: the file's name for it."""
-        return (self.choice.used if kind == "score" else kind) or kind or self.kind or "score"
+        return (self.choice.used if kind in ("score", "correct") else kind) or kind or self.kind or "score"
 
     def _not_scored(self, number: int, name: str, value: Any) -> DataError:
         completions = sum(sum(problems.values()) for problems in self.unscored.values())
@@ -509,7 +509,7 @@ class _Groups:
             if _is_number(value) and value in (0, 1):
                 return bool(value)
             raise self._error(
-                number, "correct", value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
+                number, self._called(kind), value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
             )
         if not _is_number(value):
             raise self._error(number, self._called(kind), value, "not a number")
