@@ -76,7 +76,16 @@ class Comparison(Rows):
 
         return verdict_json.tree(self.findings.verdicts, self.results.given, [*self.results.failed, *self.results.notes])
 
+    @property
+    def alone(self) -> bool:
+        """Whether this is one policy in files of rows, which is compared with none."""
+        return len(self.results.design.names) < 2 and bool(self.results.given)
+
     def __repr__(self) -> str:
+        if self.alone:
+            from sage_rlvr.verdicts.one_file import lines
+
+            return "\n".join(lines(self.results)).strip()
         from sage_rlvr.api.printed import print_results
         from sage_rlvr.progress import PlainConsole
 
@@ -132,6 +141,9 @@ def compare(
     chance: float | Mapping[str, float] | None = None,
     task: str = "",
     fixed_problems: bool = False,
+    fields: Mapping[str, str] | None = None,
+    judge: str = "",
+    common: bool = False,
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
@@ -155,6 +167,10 @@ def compare(
         chance: For files of rows: the probability that one guess is right, for all tasks or {task: probability}.
         task: For files of rows: the task of the problems, by name or of a recipe (.yaml), whose guesses give the chance floor.
         fixed_problems: For several training seeds: judge methods on these problems only, not on such problems.
+        fields: For files of rows with other columns: {"id": "question_id", "correct": "is_correct", "text": "response"}.
+        judge: For files of rows with texts: what marks the completions here: "boxed", "last_number", "exact_match", another place of
+            the answer, or "my_reward.py:score", which is run in worker processes.
+        common: For files of rows: leave out problems that some sides lack.
         **named: Arms by name, after the others.
 
     Returns:
@@ -174,14 +190,15 @@ def compare(
         shares = dict(chance) if isinstance(chance, Mapping) else {"": chance}
     return comparison_of(
         words, split=split, k=k, samples=samples, correct=names, unscored=unscored, right_from=right_from, chance=shares, task=task,
-        fixed_problems=fixed_problems,
+        fixed_problems=fixed_problems, fields=fields, judge=judge, common=common,
     )  # fmt: skip
 
 
 def comparison_of(
     words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
     unscored: Unscored | None = None, right_from: float | None = None, chance: Mapping[str, float] | None = None, task: str = "",
-    answers_in: str = "", fixed_problems: bool = False,
+    answers_in: str = "", fixed_problems: bool = False, fields: str | Mapping[str, str] | None = None, judge: str = "",
+    common: bool = False,
 ) -> Comparison:  # fmt: skip
     """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: the place where the verifier
     reads the answers of texts (`--verify`). fixed_problems: whether claims about methods are restricted to these problems."""
@@ -192,9 +209,10 @@ def comparison_of(
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
     single = len(words) == 1 and not whole
-    if single and rows_in(words[0]) is None:
+    if single and any(rows_in(path) is None for path in paths_in(words)):
         raise DataError(
-            f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
+            f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo). One "
+            "file of rows is described by itself"
         )
     plugins.use_inherited()  # which may have readers
     kinds = [rows_in(path) is not None for path in paths_in(words)]
@@ -205,8 +223,11 @@ def comparison_of(
         check_exist(paths_in(words))
     if samples is not None and not of_rows and not has_stores(words):
         raise ConfigError(OF_STORES)
-    if (correct or unscored or right_from is not None) and not of_rows:
-        raise ConfigError("--correct, --unscored, --right-from: only for files of rows, and these arms are not; omit these options")
+    if (correct or unscored or right_from is not None or fields or judge or common) and not of_rows:
+        raise ConfigError(
+            "--correct, --unscored, --right-from, --fields, --judge, --common: only for files of rows, and these arms are not; omit "
+            "these options"
+        )
     if (chance or task) and not of_rows:
         raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")
     if chance and task:
@@ -222,7 +243,8 @@ def comparison_of(
         from sage_rlvr.results.rejudged import key_of_answers
 
         answers = answers_in, key_of_answers(answers_in)
-    choice = Choice(tuple(correct), right_from, answers=answers, floor=floor, unscored=unscored)
+    choice = choice_of(correct=correct, right_from=right_from, unscored=unscored, fields=fields, judge=judge)
+    choice = replace(choice, answers=answers, floor=floor, common=common)
     if all(kinds):
         results = read_files(*words, k=k, samples=samples, choice=choice)
     else:
@@ -236,14 +258,29 @@ def comparison_of(
         raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")
     if task and len(known) > 1:
         raise DataError(f"--task {task}: the rows are of several tasks ({', '.join(known)}); select one of them with FILE@TASK")
-    if single and len(results.design.names) < 2:
-        raise DataError(
-            f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
-        )
     if fixed_problems and (results.stored is not None or not results.several):
         why = "a stored summary has its comparisons already" if results.stored is not None else "every arm has one training seed"
         raise ConfigError(f"--fixed-problems: only where arms have several training seeds, and {why}; omit it")
     return compared(replace(results, fixed=fixed_problems))
+
+
+def choice_of(
+    *, correct: Sequence[str] = (), right_from: float | None = None, unscored: Unscored | None = None,
+    fields: str | Mapping[str, str] | None = None, judge: str = "",
+) -> Choice:  # fmt: skip
+    """How files of rows are read, from the words of the command. Raises ConfigError for options that cannot be combined."""
+    if correct and (judge or fields):
+        raise ConfigError(f"--correct {correct[0]}: --{'judge' if judge else 'fields'} says what is correct; omit one of them")
+    choice = Choice(tuple(correct), right_from, unscored=unscored)
+    if fields:
+        from sage_rlvr.verdicts.readers.named import fields_of
+
+        choice = replace(choice, fields=fields_of(fields))
+    if judge:
+        from sage_rlvr.results.judges import judge_named
+
+        choice = replace(choice, judge=judge_named(judge, right_from))
+    return choice
 
 
 def compared(results: Results, *, complete: bool = True) -> Comparison:

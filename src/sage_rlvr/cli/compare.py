@@ -35,7 +35,8 @@ class Compare(Command):
     step, arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
-    """The arms, two or more, the control first: PATH, FILE@WORD or NAME=PATH[,PATH...]; or one folder of a sweep."""
+    """The arms, the control first: PATH, FILE@WORD or NAME=PATH[,PATH...]; one file of rows, which is described by itself; or one
+    folder of a sweep."""
     split: Literal["train", "validation", "test"] | None = None
     """The split of the evaluations (default: the sweep's split, else test)."""
     k: int | None = None
@@ -46,6 +47,14 @@ class Compare(Command):
     correct: tuple[str, ...] = ()
     """For files of rows with several scores: the one that means correct in every file (a metric,filter of lm-eval, a scorer,
     a reward); two names, one of each file, if the same score has two names."""
+    fields: str | None = None
+    """For files of rows with other columns, in every file: id=question_id,correct=is_correct,text=response. A column may be a
+    path (outputs/text), a list with one value per completion, or a text that means correct (correct=status=pass)."""
+    judge: str | None = None
+    """For files of rows with texts: mark every completion here instead of reading a score: boxed, last_number, stated, tag,
+    whole, anywhere (mathematics), exact_match, or my_reward.py:score, which is run."""
+    common: bool = False
+    """For files of rows: compare the problems that all sides have, and leave out the others."""
     unscored: Literal["wrong", "omit"] | None = None
     """For files of rows: completions without a score (null, NaN, an error) count as wrong, or their problems are left out on both
     sides (default: an error that counts them)."""
@@ -84,9 +93,11 @@ class Compare(Command):
             comparison = comparison_of(
                 self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from,
                 unscored=self.unscored, chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
-                fixed_problems=self.fixed_problems,
+                fixed_problems=self.fixed_problems, fields=self.fields, judge=self.judge or "", common=self.common,
             )  # fmt: skip
         results, rows = comparison.results, comparison.comparisons
+        if comparison.alone:
+            return self._describe(session, comparison)
         if self.support and any(row.cluster for row in results.table.rows):
             raise ConfigError('--support: it has no intervals over clusters; omit it, or remove "cluster" from the rows')
         rejudged = self._rejudged(session, results.given)
@@ -117,6 +128,25 @@ class Compare(Command):
                 (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
+
+    def _describe(self, session: Session, comparison: Comparison) -> int:
+        """Print one policy that is compared with none."""
+        from sage_rlvr.verdicts import one_file
+
+        if given := self.changed("out", "fail_on", "support", "patterns", "fixed_problems"):
+            raise ConfigError(f"{given}: of a comparison, and there is one policy; pass a second file, or omit the option")
+        rejudged = self._rejudged(session, comparison.results.given)
+        with reporting(session.note, "compare: computing intervals"):
+            if self.json:
+                tree = one_file.tree(comparison.results) | ({"rejudged": [one.tree() for one in rejudged]} if rejudged else {})
+                session.say_plainly(json.dumps(tree, indent=1, ensure_ascii=False).splitlines())
+            else:
+                session.say(*one_file.lines(comparison.results))
+        if rejudged and not self.json:
+            from sage_rlvr.results.rejudged import lines
+
+            session.say_plainly(["", *lines(rejudged)])
+        return 0
 
     def _check_taken(self) -> None:
         """Raise ConfigError if no arm is left, because an option with several words took all of them."""

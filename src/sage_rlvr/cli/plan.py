@@ -45,6 +45,10 @@ class Plan(Command):
     """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...], files of rows too."""
     correct: tuple[str, ...] = ()
     """For files of rows with several scores: the one that means correct, as in compare."""
+    fields: str | None = None
+    """For files of rows with other columns, as in compare."""
+    judge: str | None = None
+    """For files of rows with texts: mark every completion here, as in compare."""
     unscored: Literal["wrong", "omit"] | None = None
     """For files of rows: completions without a score count as wrong, or their problems are left out, as in compare."""
     right_from: float | None = None
@@ -58,11 +62,14 @@ class Plan(Command):
         from sage_rlvr.verdicts.stats.plan import EvaluationSize, assume, make_plan, needed_line, plan_lines
 
         self._check_numbers()
+        from sage_rlvr.api.compare import choice_of
         from sage_rlvr.verdicts.readers import Choice
 
-        choice = Choice(self.correct, self.right_from, unscored=self.unscored)
+        choice = choice_of(
+            correct=self.correct, right_from=self.right_from, unscored=self.unscored, fields=self.fields, judge=self.judge or ""
+        )
         if not self.from_ and choice != Choice():
-            raise ConfigError("--correct, --right-from, --unscored: only for files of rows; pass them with --from A B")
+            raise ConfigError("options of files of rows (--correct, --fields, ...): pass them with --from A B")
         read = MeasuredArms.read(self.from_, self.split, choice) if self.from_ else None
         problems, samples = self.problems, self.samples
         if read is not None:

@@ -141,7 +141,7 @@ class RewardTask(PromptedTask):
     def verify_all(self, pairs: Sequence[tuple[RowProblem, str]]) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once. Raises RewardFailed if the reward raises an error or returns no
         finite number."""
-        pool = _pool("|".join(_file_and_function(self.reward)), self.seconds, self.memory_mb)
+        pool = reward_pool(self.reward, self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
         verdicts = pool.verify(zip(texts, rows, (p.question for p, _ in pairs), strict=True))
@@ -206,6 +206,12 @@ class RewardTask(PromptedTask):
     def files(self) -> dict[str, str]:
         """SHA-256 of the rows, and `reward_hash`."""
         return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_hash(self.reward)}
+
+
+def reward_pool(reward: str, seconds: float = 10.0, memory_mb: int = RewardTask.memory_mb) -> Pool:
+    """Worker processes that call a reward, FILE.py:FUNCTION or a registered verifier, with (completion, row, prompt); `row["answer"]`
+    is the gold. Raises ConfigError if there is no such file, function or verifier."""
+    return _pool("|".join(_file_and_function(reward)), seconds, memory_mb)
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
 """Distinct right answers of arms whose files have answers: what pass@k, which stops at the first right one, leaves out.
 
-    answers_read(table, answer_in, key)  answers of right completions as a verifier reads them (`compare --verify`)
+    answers_read(table, answer_in, key)  answers as a verifier reads them (`compare --verify`)
     distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference
     distinct_lines(...)             for a terminal                  distinct_tree(...)      for JSON
 """
@@ -52,13 +52,10 @@ class DistinctAnswers:
 
 
 def answers_read(table: CountTable, answer_in: str, key: AnswerKey) -> CountTable:
-    """The table with the answers of its right completions, as a verifier reads them (`key`) at the place `answer_in`."""
+    """The table with the answers of its completions, as a verifier reads them (`key`) at the place `answer_in`."""
     if table.texts is None or table.right is None:
         return table
-    answers = tuple(
-        [key(text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
-        for right, texts in zip(table.right, table.texts, strict=True)
-    )
+    answers = tuple([key(text) if text else None for text in texts] for texts in table.texts)
     return replace(table, answers=answers, read_in=answer_in)
 
 

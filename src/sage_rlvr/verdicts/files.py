@@ -167,12 +167,17 @@ def _check_scores(given: Sequence[GivenRows], choice: Choice) -> None:
 
 
 def rows_in(word: str) -> tuple[Path, list[str]] | None:
-    """The file of rows that a word names, and its selections: PATH[@WORD...] or the name of a package. None for other paths."""
+    """The file of rows that a word names, or the folder of such files, and its selections: PATH[@WORD...] or the name of a package.
+    None for other paths."""
     path, picks = Path(word), list[str]()
     while not path.exists() and "@" in str(path):
         rest, _, pick = str(path).rpartition("@")
         path, picks = Path(rest), [pick, *picks]
     path = packaged(str(path)) or path
+    if path.is_dir():
+        from sage_rlvr.verdicts.readers.folder import parts_of
+
+        return (path, picks) if parts_of(path) else None
     if not path.is_file() or path.suffix == ".npz":
         return None
     if (path.name in OTHER_NAMES or path.suffix in OTHER_FILES) and not picks and not reads(path):

@@ -53,7 +53,8 @@ def measurements_of_rows(
     stores: measurements of sample stores, which may be compared with them
     samples: use only the first this many samples of each problem
     choice: how the answers are read, and the chance floor"""
-    tables, measurements, notes = list(labeled_tables(given, stores)), list[SampledMeasurement](), list[str]()
+    tables, measurements = list(labeled_tables(given, stores)), list[SampledMeasurement]()
+    notes = [note for one in given for note in one.evaluation.notes]
     first: list[str] = []
     _check_tasks(tables, stores)
     for task in dict.fromkeys(table.task for table in tables):
@@ -61,6 +62,9 @@ def measurements_of_rows(
         order = task_stores[0].problems if task_stores else here[0].table.problems
         _check_scores(here, choice)
         here, order, unscored = _with_scores(here, order, task_stores)
+        if choice.common:
+            here, order, some = _in_common(here, order, task_stores)
+            unscored = [*unscored, *some]
         _check_problems(here, order, task_stores[0].name if task_stores else here[0].name)
         _check_golds(here)
         _check_documents(here)
@@ -355,6 +359,23 @@ def _with_scores(
     return [replace(one, table=one.table.without(omitted)) for one in here], kept, notes
 
 
+def _in_common(
+    here: Sequence[GivenTable], order: Sequence[str], stores: Sequence[SampledMeasurement]
+) -> tuple[list[GivenTable], tuple[str, ...], list[str]]:
+    """The tables and the order of problems without those that some side lacks, and a sentence on how many were left out. Raises
+    DataError if none is left, and beside stores, from which no problem is left out."""
+    if stores:
+        raise DataError("--common: not beside a sample store; evaluate the problems that it lacks, or export it with samples")
+    kept = set(order).intersection(*(one.table.problems for one in here))
+    if not kept:
+        raise DataError("--common leaves no problem: no id occurs on all sides; do both files name problems alike?")
+    lost = [f"{n:,} of {len(one.table.problems):,} in {one.name}" for one in here if (n := len(set(one.table.problems) - kept))]
+    made = [replace(one, table=one.table.without(set(one.table.problems) - kept)) for one in here]
+    left = tuple(problem for problem in order if problem in kept)
+    note = f"--common: {many(len(left), 'problem')} on all sides; left out {', '.join(lost)}. The verdict is about those on all sides."
+    return made, left, [note] if lost else []
+
+
 def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str) -> None:
     for other in here:
         lacking, extra = set(order) - set(other.table.problems), set(other.table.problems) - set(order)
@@ -366,7 +387,7 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
         alike = f". {SEEDS}" if other.arm == here[0].arm and other.path != here[0].path else ""
         raise DataError(
             f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with the "
-            f"same ids, or remove the rows of the others from the files{alike}"
+            f"same ids{', or pass --common to compare those of both' if both else ''}{alike}"
         )
 
 

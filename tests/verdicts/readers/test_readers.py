@@ -73,6 +73,19 @@ CASES = [
     Log("lighteval_avg.parquet", "lighteval", NUMBERED, put("metric", "avg@n:n=4", value=0.3), "avg@n:n=4 = 0.3"),
     Log("verl.jsonl", "verl", FOUR, put("score", value=NAN), "score = nan", row=7, correct=("score",), right_from=1.0),
     Log("trl.parquet", "trl", FOUR, put("correct", value=NAN), "correct = nan", row=5, correct=("correct",)),
+    Log("evalplus.json", "evalplus", FOUR, put("eval", "2+3", 1, "base_status", value=None), "base_status = None", row=0,
+        correct=("base",)),
+    Log("every_eval_ever.jsonl", "every_eval_ever", FOUR, put("evaluation", "is_correct", value=None), "is_correct = None", row=3),
+    Log("livecodebench.json", "livecodebench", FOUR, put("graded_list", value=[True]), "output_list has 4 values"),
+    Log("nemo_skills.jsonl", "nemo_skills", {f"{problem}=": value for problem, value in FIRST.items()},
+        put("symbolic_correct", value="x"), "symbolic_correct = 'x'"),
+    Log("qwen_math.jsonl", "qwen_math", NUMBERED, put("score", value=[True, None, True, True]), "score = None"),
+    Log("sharpening_tax.jsonl", "sharpening_tax", FOUR, put("pass_flags", value=[]), "pass_flags is an empty list"),
+    Log("tinker.jsonl", "tinker", NUMBERED, put("group_idx", value=None), "group_idx = None", row=5,
+        correct=("trajectory_metrics/correct",)),
+    Log("verifiers.jsonl", "verifiers", NUMBERED, put("reward", value=NAN), "reward = nan", row=6, correct=("reward",)),
+    Log("verifiers_traces.jsonl", "verifiers_traces", FOUR, put("traces", 0, "ok", value=False), "rewards/sum = None", row=6,
+        correct=("rewards/sum",)),
     Log("remax.jsonl.gz", "remax", {"a": (4, 2), "b": (4, 0)}, put("checkpoints", value=3), "", row=2),
 ]  # fmt: skip
 
@@ -103,7 +116,8 @@ def rows_of(log: Log, folder: Path) -> list[Tree]:
     if log.name.endswith(".jsonl"):
         return [json.loads(line) for line in (LOGS / log.name).read_text().splitlines()]
     if log.name.endswith(".json"):
-        return [json.loads((LOGS / log.name).read_text())]
+        tree = json.loads((LOGS / log.name).read_text())
+        return tree if isinstance(tree, list) else [tree]
     import pyarrow.parquet as pq
 
     return pq.read_table(LOGS / log.name).to_pylist()
@@ -123,7 +137,7 @@ def written(log: Log, rows: list[Tree], folder: Path) -> Path:
             "\n".join([",".join(head), *(",".join(str(row[name]) for name in head) for row in rows)]) + "\n"
         )
     elif log.name.endswith(".json"):
-        path.write_text(json.dumps(rows[0]))
+        path.write_text(json.dumps(rows if log.reader == "livecodebench" else rows[0]))
     else:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         path.write_bytes(gzip.compress(text.encode()) if log.name.endswith(".gz") else text.encode())
@@ -176,7 +190,7 @@ def test_a_row_that_cannot_be_used_is_named(log: Log, path: Path, tmp_path: Path
         broken, place = broken_archive(path, tmp_path), "broken.eval, samples/2+3_epoch_1.json"
     else:
         rows = rows_of(log, tmp_path)
-        log.breaks(rows[0]["samples"][log.row] if log.name.endswith(".json") else rows[log.row])
+        log.breaks(rows[0]["samples"][log.row] if log.name == "inspect_ai.json" else rows[log.row])
         broken = written(log, rows, tmp_path)
         number = log.row + 1 + log.name.endswith(".csv")
         place = f"{log.name}:{number}" if log.name.endswith((".jsonl", ".csv")) else f"{log.name}, row {number}"
@@ -208,7 +222,7 @@ def broken_archive(path: Path, folder: Path) -> Path:
         ("lm_eval.jsonl", "2 scores (metric,filter) (exact_match,number, exact_match,whole)"), ("inspect_ai.json", "2 scorers "
             "(match"),
         ("verl.jsonl", "2 scores (score, acc)"),
-        ("lighteval.parquet", "2 metrics (em, qem)"), ("trl.parquet", "2 rewards (correct, short)"),
+        ("lighteval.parquet", "2 metrics (em, qem)"), ("trl.parquet", "2 scores (correct, short)"),
     ],
 )  # fmt: skip
 def test_one_of_several_scores_has_to_be_named(name: str, said: str) -> None:
@@ -237,7 +251,7 @@ def test_several_completions_with_one_score_have_a_next_step() -> None:
     with pytest.raises(DataError) as refused:
         read_evaluation(LOGS / "lm_eval_repeats.jsonl", choice=Choice(("exact_match,number",)))
     assert "4 completions and one exact_match,number: texts without scores" in str(refused.value)
-    assert "sage-rlvr samples STORE --from-lm-eval" in str(refused.value)
+    assert "--judge boxed" in str(refused.value)
 
 
 def test_what_a_log_has_besides_counts() -> None:

@@ -72,7 +72,7 @@ def test_a_reward_is_a_candidate_wherever_it_is_null(where: list[int], tmp_path:
     """trl writes null for a reward function that returned None."""
     accuracy = [None if i in where else float(i % 2) for i in range(16)]
     path = parquet(tmp_path / "a.parquet", trl(accuracy, [1.0] * 16))
-    assert r"2 rewards (accuracy, format)" in refused(path, path)
+    assert r"2 scores (accuracy, format)" in refused(path, path)
     assert table(path, wanted=("format",)).c.sum() == 16
     if where:
         with pytest.raises(DataError, match=rf"row {where[0] + 1}: accuracy = None: no score \({len(where)} completions"):
@@ -279,7 +279,7 @@ def test_scores_that_are_no_plain_numbers_are_candidates(value: Any, tmp_path: P
     assert "verl.jsonl:1: acc = " in refused(verl, verl, correct="acc")
     logged: Rows = [row | {"accuracy_reward": value} for row in trl([1.0] * 4, [1.0] * 4)]
     path = parquet(tmp_path / "trl.parquet", logged)
-    assert "3 rewards (accuracy, format, accuracy_reward)" in refused(path, path)
+    assert "3 scores (accuracy, format, accuracy_reward)" in refused(path, path)
     rows: Rows = [
         {"doc": {"id": str(i), "query": f"q{i}"}, "model_response": {"text": ["t"]}, "metric": {"em": 1.0, "avg@n": value}}
         for i in range(3)

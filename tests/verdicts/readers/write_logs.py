@@ -1,8 +1,10 @@
 """Write the logs in logs/ with the programs that own the formats: python write_logs.py PROGRAM, in an environment with that
 program.
 
-Versions: lm_eval 0.4.13, inspect_ai 0.3.285, lighteval 0.13.0, verl 0.9.1, trl 1.16.0. Problems and answers are made up: of four
-samples of each sum `RIGHT` are correct, in this order.
+Versions: lm_eval 0.4.13, inspect_ai 0.3.285, lighteval 0.13.0, verl 0.9.1, trl 1.16.0, verifiers 0.4.0, tinker_cookbook 0.6.1;
+LiveCodeBench at 28fef95 with its repository on the path. `of_source` writes, without the program, what its source writes: Qwen2.5-Math
+at a45202b, NeMo-Skills at 8b18f399, EvalPlus 0.3.1, verifiers 0.1.14, Every Eval Ever 0.3.0, Sharpening Tax. Problems and answers are
+made up: of four samples of each sum `RIGHT` are correct, in this order.
 """
 
 from __future__ import annotations
@@ -194,6 +196,127 @@ def trl() -> None:
         shutil.copy(written, LOGS / "trl.parquet")
 
 
+def verifiers() -> None:
+    """Episodes of one agent with two rewards and a metric; one was cut."""
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.episode import Episode
+    from verifiers.v1.graph import MessageNode
+    from verifiers.v1.task import TaskData
+    from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask
+    from verifiers.v1.types import AssistantMessage, UserMessage
+    from verifiers.v1.utils.trace_store import write_episode
+
+    (LOGS / "traces.jsonl").unlink(missing_ok=True)
+    for index, (problem, right) in enumerate(RIGHT.items()):
+        for sample, one in enumerate(right):
+            data = TaskData(idx=index, prompt=f"{problem}=")
+            task = TraceTask(type="Sums", data=data, key=problem)
+            cut = (problem, sample) == ("4+5", 3)
+            trace = Trace(task=task, agent=AgentInfo(config=AgentConfig()))
+            trace.nodes = [
+                MessageNode(message=UserMessage(content=f"{problem}=")),
+                MessageNode(message=AssistantMessage(content=answer(problem, one)), parent=0, sampled=True),
+            ]
+            trace.calls = [ModelCall(node=1, finish_reason="length" if cut else "stop")]
+            trace.record_reward("sum", one)
+            trace.record_reward("format", 0.5, weight=0.0)
+            trace.record_metric("length", len(answer(problem, one)))
+            trace.ok = True
+            write_episode(LOGS, Episode(task=task, traces=[trace], ok=True))
+    (LOGS / "traces.jsonl").rename(LOGS / "verifiers_traces.jsonl")
+
+
+def tinker() -> None:
+    """An evaluation at iteration 20 by tinker-cookbook's own serializer."""
+    from types import SimpleNamespace
+
+    from tinker_cookbook.rl.rollout_logging import serialize_rollout_summaries
+
+    groups = []
+    for problem, right in RIGHT.items():
+        steps = [
+            SimpleNamespace(
+                ob=SimpleNamespace(length=4), ac=SimpleNamespace(tokens=[1, 2]), reward=0.0, episode_done=True, metrics={},
+                logs={"problem": problem},
+            )
+        ]  # fmt: skip
+        groups.append(SimpleNamespace(
+            trajectories_G=[SimpleNamespace(transitions=steps, final_ob=SimpleNamespace(length=6)) for _ in right],
+            final_rewards_G=[float(one) for one in right], metrics_G=[{"correct": float(one), "format": 1.0} for one in right],
+            get_total_rewards=lambda right=right: [one - 0.1 for one in right],
+        ))  # fmt: skip
+    rows = serialize_rollout_summaries(
+        split="eval/sums", iteration=20, trajectory_groups_P=groups, taglist_P=[["sums"]] * len(groups)
+    )
+    lines("tinker.jsonl", rows)
+
+
+def livecodebench() -> None:
+    """Generations with their grades by the method of a LiveCodeBench problem."""
+    from lcb_runner.benchmarks.code_generation import CodeGenerationProblem
+
+    rows = []
+    for problem, right in RIGHT.items():
+        known = {"public_test_cases": "[]", "private_test_cases": "[]", "metadata": "{}", "starter_code": ""}
+        made = CodeGenerationProblem(
+            question_title=problem, question_content=f"{problem}=", platform="leetcode", question_id=problem, contest_id="c",
+            contest_date="2026-01-01", difficulty="easy", **known,
+        )  # fmt: skip
+        texts = [answer(problem, one) for one in right]
+        rows.append(made.insert_output_evaluation(texts, texts, [bool(one) for one in right], metadata=[]))
+    (LOGS / "livecodebench.json").write_text(json.dumps(rows, indent=4))
+
+
+def of_source() -> None:
+    """Rows that the sources of programs write which are not started here."""
+    qwen, nemo, old, ever, tax, plus = [], [], [], [], [], {}
+    for index, (problem, right) in enumerate(RIGHT.items()):
+        texts = [answer(problem, one) for one in right]
+        preds = [text.removesuffix(".").rpartition(" ")[2] for text in texts]
+        qwen.append({
+            "idx": index, "question": f"{problem}=", "gt_cot": "", "gt": gold(problem), "answer": gold(problem), "code": texts,
+            "pred": preds, "report": [None] * 4, "score": [bool(one) for one in right],
+        })  # fmt: skip
+        nemo.append({
+            "generation": texts[0], "problem": f"{problem}=", "expected_answer": gold(problem), "predicted_answer": preds[0],
+            "symbolic_correct": bool(right[0]),
+        })  # fmt: skip
+        tax.append({"task_id": problem, "pass_flags": right})
+        failed = {"base_fail_tests": [], "plus_fail_tests": []}
+        plus[problem] = [
+            {"task_id": problem, "solution": text, "base_status": "pass" if one else "fail",
+             "plus_status": "pass" if one and i else "timeout", **failed}
+            for i, (text, one) in enumerate(zip(texts, right, strict=True))
+        ]  # fmt: skip
+        for sample, (text, one) in enumerate(zip(texts, right, strict=True)):
+            old.append({
+                "example_id": index, "prompt": [{"role": "user", "content": f"{problem}="}],
+                "completion": [{"role": "assistant", "content": text}], "answer": gold(problem), "reward": float(one), "error": None,
+                "timing": {"total_ms": 1.0}, "is_completed": True, "is_truncated": sample == 3, "stop_condition": "completed",
+                "metrics": {"exact": float(one), "num_turns": 1.0}, "tool_defs": None, "exact": float(one), "num_turns": 1.0,
+            })  # fmt: skip
+            ever.append({
+                "schema_version": "0.3.0", "evaluation_id": "sums/answers/1750000000", "model_id": "org/answers",
+                "evaluation_name": "sums", "evaluation_result_id": "sums.exact", "sample_id": problem,
+                "sample_hash": None, "interaction_type": "single_turn",
+                "input": {"raw": f"{problem}=", "reference": [gold(problem)]}, "output": {"raw": [text]},
+                "answer_attribution": [{"turn_idx": 0, "source": "output.raw", "extracted_value": text,
+                                        "extraction_method": "regex", "is_terminal": True}],
+                "evaluation": {"score": one * 0.9, "is_correct": bool(one)}, "error": None,
+            })  # fmt: skip
+    lines("qwen_math.jsonl", qwen)
+    lines("nemo_skills.jsonl", nemo)
+    lines("sharpening_tax.jsonl", tax)
+    lines("verifiers.jsonl", old)
+    lines("every_eval_ever.jsonl", ever)
+    (LOGS / "evalplus.json").write_text(json.dumps({"date": "2026-11-29 00:00", "hash": "0", "eval": plus}))
+
+
+def lines(name: str, rows: list[Any]) -> None:
+    (LOGS / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 if __name__ == "__main__":
     LOGS.mkdir(exist_ok=True)
-    {"lm_eval": lm_eval, "inspect_ai": inspect_ai, "lighteval": lighteval, "verl": verl, "trl": trl}[sys.argv[1]]()
+    programs = (lm_eval, inspect_ai, lighteval, verl, trl, verifiers, tinker, livecodebench, of_source)
+    {one.__name__: one for one in programs}[sys.argv[1]]()

@@ -11,18 +11,20 @@ counts.
 A reader is chosen by the content of a file: `needs` are keys of its first row, columns of its table or members of its archive.
 Other readers are registered by `--plugin FILE.py` or by an entry point of the group `sage_rlvr.readers`.
 
-Read rows.py first (the contents of a row, and counts from rows), then file.py (the containers), then any reader.
+The formats of programs stand in formats.py. Read rows.py first (the contents of a row, and counts from rows), then file.py (the
+containers), then any reader.
 """
 
 from __future__ import annotations
 
-from sage_rlvr.verdicts.readers import inspect_ai, lighteval, lm_eval, own, remax, trl, verl  # noqa: F401  # each registers itself
 from sage_rlvr.verdicts.readers.file import RowFile
+from sage_rlvr.verdicts.readers.formats import add_formats
 from sage_rlvr.verdicts.readers.registry import (
     READERS,
     AnswerKey,
     Choice,
     Floor,
+    Judge,
     RowReader,
     Unscored,
     reader,
@@ -31,7 +33,9 @@ from sage_rlvr.verdicts.readers.registry import (
 )
 from sage_rlvr.verdicts.readers.rows import CountTable, EvaluationFile, read_evaluation
 
+add_formats()
+
 __all__ = [
-    "READERS", "AnswerKey", "Choice", "CountTable", "EvaluationFile", "Floor", "RowFile", "RowReader", "Unscored",
+    "READERS", "AnswerKey", "Choice", "CountTable", "EvaluationFile", "Floor", "Judge", "RowFile", "RowReader", "Unscored",
     "read_evaluation", "reader", "reader_of", "reads",
 ]  # fmt: skip

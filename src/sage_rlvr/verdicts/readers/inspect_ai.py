@@ -8,7 +8,7 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import NUMBER, Fields
 from sage_rlvr.verdicts.readers.file import RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, FileRows, name_once, reader
+from sage_rlvr.verdicts.readers.registry import Choice, FileRows, name_once
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Values of inspect's scorers: correct, incorrect, partially correct, no answer."""
@@ -18,9 +18,6 @@ CUT = ("max_tokens", "model_length")
 LIMITS = ("token", "message", "time", "working")
 
 
-@reader(
-    "inspect_ai", ("header.json", "samples/"), ("eval", "samples", "status"), about="inspect_ai, .eval and .json logs"
-)
 def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
     """Samples with the value of one scorer. A sample that ended in a tolerated error, or was invalidated, has no score."""
     header, samples = _log(file)
@@ -38,8 +35,8 @@ def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
             scores = dict.fromkeys(scores)
         kept.append((_row(sample) | {"task": task, "temperature": temperature}, scores, sample.number))
     names = [name for _, scores, _ in kept for name in scores]
-    if not names:
-        raise DataError(f"{file.path}: no sample has a score; score the log with: inspect score {file.path}")
+    if not names and choice.judge is None:
+        raise DataError(f"{file.path}: no sample has a score; score the log with: inspect score {file.path}, or pass --judge")
     name = choice.of(names, file.path, "scorers")
     seen: set[tuple[str, Any]] = set()
     for row, scores, number in kept:

@@ -13,7 +13,7 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import Fields, gold_text
 from sage_rlvr.verdicts.readers.file import RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, FileRows, candidates, reader, value_of
+from sage_rlvr.verdicts.readers.registry import Choice, FileRows, candidates, value_of
 
 MEAN = re.compile(r"avg@|pass@1(?!\d)|pass@k:(?:.*&)?k=1(?!\d)")
 """Metrics that are the share of correct completions of a document."""
@@ -25,7 +25,6 @@ UNNAMED = re.compile(r"pass@1")
 """A mean that does not name its number of completions. "pass@k:k=1" is over all of them, by lighteval's rule."""
 
 
-@reader("lighteval", ("doc", "model_response", "metric"), about="lighteval, details_*.parquet")
 def lighteval(file: RowFile, choice: Choice) -> FileRows:
     """Completions with the value of one metric, or counts from a mean over completions."""
     kept = [(number, Fields(file, number, tree)) for number, tree in file.rows(("doc", "model_response", "metric"))]
@@ -34,19 +33,33 @@ def lighteval(file: RowFile, choice: Choice) -> FileRows:
     name = choice.of(columns, file.path, "metrics", columns=columns)
     responses = [row.inner("model_response").list_of("text", str) for _, row in kept]
     several = any(len(texts) > 1 for texts in responses)
+    if choice.judge is not None:
+        texts_of = zip(kept, responses, strict=True)
+        yield from ((number, _of_doc(row, number) | {"text": text}) for (number, row), texts in texts_of for text in texts)
+        return
     if UNNAMED.fullmatch(name):
         _check_over_all(file.location(kept[0][0]), name, [value_of(one, name) for one in metrics], max(map(len, responses)))
     for (number, row), values, texts in zip(kept, metrics, responses, strict=True):
-        doc, value = row.inner("doc"), value_of(values, name)
-        made = {
-            "id": doc.id("id") if doc.tree.get("id") not in (None, "") else str(number - 1), "gold": _gold(doc),
-            "task": doc.get("task_name", str) or "", "prompt": doc.get("query", str),
-        }  # fmt: skip
+        made, value = _of_doc(row, number), value_of(values, name)
+        if isinstance(value, list):
+            if len(value) != len(texts):
+                raise row.error(f"metric.{name}", f"has {len(value)} scores for {len(texts)} completions")
+            yield from ((number, made | {"score": score, "text": text}) for score, text in zip(value, texts, strict=True))
+            continue
         n = _over(file.location(number), name, len(texts))
         if several or n > 1:
             yield number, made | {"n": n, "c": row.right(f"metric.{name}", value, n)}
         else:
             yield number, made | {"score": value, "text": texts[0] if texts else None}
+
+
+def _of_doc(row: Fields, number: int) -> dict[str, Any]:
+    """The fields of a document."""
+    doc = row.inner("doc")
+    return {
+        "id": doc.id("id") if doc.tree.get("id") not in (None, "") else str(number - 1), "gold": _gold(doc),
+        "task": doc.get("task_name", str) or "", "prompt": doc.get("query", str),
+    }  # fmt: skip
 
 
 def _metrics(row: Fields) -> Mapping[str, Any]:

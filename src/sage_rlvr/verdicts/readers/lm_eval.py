@@ -11,29 +11,27 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import Fields
 from sage_rlvr.verdicts.readers.file import RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, FileRows, reader
+from sage_rlvr.verdicts.readers.registry import Choice, FileRows
 
 OURS = "verdict of sage_rlvr"
 UNSCORED = "bypass"
 """The metric of `--predict_only`, 999 for every document."""
 
 
-@reader(
-    "lm_eval", ("doc_id", "doc", "target", "resps", "filter", "metrics"), about="lm-evaluation-harness, samples_*.jsonl"
-)
 def lm_eval(file: RowFile, choice: Choice) -> FileRows:
     """Completions with the score of one metric after one filter."""
     kept = [Fields(file, number, tree) for number, tree in file.rows()]
     names = [name for row in kept for name in _names(row)]
-    if not names and any(UNSCORED in row.list_of("metrics", str) for row in kept):
+    if choice.judge is None and not names and any(UNSCORED in row.list_of("metrics", str) for row in kept):
         raise DataError(
             f"{file.path}: written by --predict_only, so no completion has a score (bypass = 999); evaluate without it, or judge "
-            f"the completions, then compare the stores: {_judge(file)}"
+            "the completions: --judge boxed"
         )
     name = choice.of(names, file.path, "scores (metric,filter)")
+    after = name.rpartition(",")[2] if name else kept[0].need("filter", str) if kept else ""
     known: dict[str, Fields] = {}
     scored: dict[str, Fields] = {}
     for row in kept:
@@ -44,7 +42,7 @@ def lm_eval(file: RowFile, choice: Choice) -> FileRows:
                 f"{file.location(row.number)}: doc_id = {problem}: another document than in row {first.number} (targets "
                 f"{str(first.tree.get('target'))[:40]!r} and {str(row.tree.get('target'))[:40]!r}); {SUBTASKS}"
             )
-        if name == OURS or row.need("filter", str) == name.rpartition(",")[2]:
+        if name == OURS or row.need("filter", str) == after:
             if (twin := scored.setdefault(problem, row)) is not row:
                 raise DataError(
                     f"{file.location(row.number)}: doc_id = {problem} after the filter {row.tree.get('filter')} is also in row "
@@ -79,6 +77,9 @@ def _completions(row: Fields, name: str) -> Iterator[dict[str, Any]]:
         )
     prompt, temperature = _request(row)
     made = {"id": row.id("doc_id"), "gold": row.tree.get("target") or None, "temperature": temperature, "prompt": prompt}
+    if not name:
+        yield from (made | {"text": text} for text in texts)
+        return
     metric = name.rpartition(",")[0]
     if name == OURS:
         scores: list[Any] = [one == "right" for one in row.inside("sage_rlvr").list_of("verdict", str)]
@@ -95,8 +96,8 @@ def _completions(row: Fields, name: str) -> Iterator[dict[str, Any]]:
         return
     if len(scores) != len(texts):
         raise DataError(
-            f"{row.file.location(row.number)}: {len(texts)} completions and one {name}: texts without scores. Judge them, then "
-            f"compare the stores: {_judge(row.file)}"
+            f"{row.file.location(row.number)}: {len(texts)} completions and one {name}: texts without scores. Judge them here: "
+            "--judge boxed (or last_number, exact_match, my_reward.py:score)"
         )
     for text, score in zip(texts, scores, strict=True):
         yield made | {"score": score, "text": text}
@@ -106,10 +107,6 @@ def _counted(row: Fields) -> int | None:
     """The number of completions that pass the filter, which the metric averages; None if the row does not show it."""
     kept = row.get("filtered_resps", list) or []
     return len(kept[0]) or None if len(kept) == 1 and isinstance(kept[0], list) else None
-
-
-def _judge(file: RowFile) -> str:
-    return suggest("samples", "STORE", "--from-lm-eval", file.path, "--judge", "boxed")
 
 
 def _request(row: Fields) -> tuple[str | None, float | None]:

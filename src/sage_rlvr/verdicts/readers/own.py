@@ -15,7 +15,6 @@ from sage_rlvr.verdicts.readers.registry import (
     Names,
     flat,
     name_once,
-    reader,
     same_score,
     says_score,
 )
@@ -24,7 +23,6 @@ from sage_rlvr.verdicts.readers.rows import KNOWN
 SCORES = ("correct", "score")
 
 
-@reader("counts", ("id", "n", "c"), about="one row per problem: samples and correct samples")
 def counts(file: RowFile, choice: Choice) -> FileRows:
     """Counts as they are. Their score is called "correct", as that of samples: c completions are correct."""
     choice.of(["correct"], file.path)
@@ -32,12 +30,14 @@ def counts(file: RowFile, choice: Choice) -> FileRows:
     yield from file.rows()
 
 
-@reader("samples", ("id", "correct"), ("id", "score"), ("id", "text"), ("id", "answer"), about="one row per completion")
 def samples(file: RowFile, choice: Choice) -> FileRows:
     """Read samples without conversion. Scores are "correct", "score" and other columns and fields of objects with the name of a
     score. If a file has several, `--correct` names the one that counts; without it "correct" and "score" of a row must agree,
     "correct" counts, and any other that differs from it in some row is an error. Rows with texts and no score are read, so that
     the error can count them."""
+    if choice.judge is not None:
+        yield from file.rows()
+        return
     scores = _Scores(file, choice)
     for number, row in file.rows():
         yield number, scores.counting(number, row)

@@ -47,6 +47,34 @@ Unscored = Literal["wrong", "omit"]
 """How completions without a score count: as wrong, or their problems are omitted on all sides."""
 
 
+@dataclass(frozen=True)
+class Completion:
+    """A completion to be judged. gold, prompt: None if the rows have none."""
+
+    problem: str
+    text: str
+    gold: str | None
+    prompt: str | None
+
+
+Mark = Literal["right", "wrong", "no answer", "undecided"]
+"""The mark of a completion: "no answer" is wrong without an answer at its place, "undecided" counts as wrong."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What marks the completions of files of rows, instead of the scores in the files (`compare --judge`).
+
+    marks: raises DataError, without the name of the file, for a gold that it cannot use
+    key: a text to the answer that is marked, in one spelling; None if it reads no answers
+    """
+
+    name: str
+    marks: Callable[[Sequence[Completion]], Sequence[Mark]]
+    key: AnswerKey | None = None
+    needs_gold: bool = True
+
+
 @dataclass
 class Choice:
     """How files of rows are read.
@@ -57,9 +85,13 @@ class Choice:
     answers: where a verifier looks for the answers of texts, and its function from a text to the answer; None reads none
     floor: the chance floor
     unscored: how completions without a score count; None raises an error for them
+    fields: own name -> column of every file (`--fields`); {} for files of known formats
+    judge: what marks the completions; None for the scores of the files
+    common: whether problems that some sides lack are left out
     used: the name that a reader took
     others: the names that it did not take
     words: what `used` means, "" for its name
+    notes: sentences on the file
     """
 
     wanted: tuple[str, ...] = ()
@@ -70,14 +102,20 @@ class Choice:
     answers: tuple[str, AnswerKey] | None = None
     floor: Floor = NO_FLOOR
     unscored: Unscored | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    judge: Judge | None = None
+    common: bool = False
     words: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def of(
         self, names: Iterable[str], where: object, what: str = "scores", *, columns: Mapping[str, Column] | None = None
     ) -> str:
-        """The score of a file. names: all that occur in any row; columns: their values, those equal in all rows are one score.
-        Raises DataError unless `--correct` names one of them, or there is only one."""
+        """The score of a file, "" with a judge. names: all that occur in any row; columns: their values, those equal in all rows are
+        one score. Raises DataError unless `--correct` names one of them, or there is only one."""
         known = list(dict.fromkeys(names))
+        if self.judge is not None:  # whose mark is the score
+            return ""
         if self.wanted:
             chosen = [name for name in known if name in self.wanted]
         else:
@@ -98,7 +136,7 @@ class Choice:
 
     def taking(self, *picks: str) -> Choice:
         """The same for one file, with no score chosen yet."""
-        return replace(self, picks=picks, used="", others=(), words="")
+        return replace(self, picks=picks, used="", others=(), words="", notes=[])
 
 
 Names = tuple[str, ...]
@@ -282,7 +320,10 @@ def reader_of(file: RowFile) -> RowReader:
     if not best:
         if file.container == "empty":
             raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
-        raise DataError(f"{file.path}: no reader knows a file with {_some([*file.keys])}. {TAKES_ROWS}{_from_outside()}")
+        from sage_rlvr.verdicts.readers.proposal import proposed
+
+        found = f"{file.path}: no reader knows a file with {_some([*file.keys])}. {proposed(file)}"
+        raise DataError(f"{found}{TAKES_ROWS}{_from_outside()}")
     if len(best) > 1:
         raise DataError(
             f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats"
@@ -299,8 +340,8 @@ def reads(path: Path) -> bool:
 
 
 TAKES_ROWS = (
-    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, '
-    "verl and TRL: docs/reference/rows.md; a reader of your own is loaded by --plugin FILE"
+    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of another program: '
+    "docs/reference/rows.md lists them; a reader of your own is loaded by --plugin FILE"
 )
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from sage_rlvr.verdicts.readers.fields import Fields
 from sage_rlvr.verdicts.readers.file import RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, FileRows, reader
+from sage_rlvr.verdicts.readers.registry import Choice, FileRows
 
 
-@reader("remax", ("record_kind", "protocol", "primary", "parent_cache"), about="released samples of remax-rl")
 def remax(file: RowFile, choice: Choice) -> FileRows:
     """Every completion of every run; null is incorrect."""
     choice.of(["correct"], file.path)

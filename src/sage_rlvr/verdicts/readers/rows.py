@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import SAMPLE, gold_key, gold_text, messages_text, sample_field
 from sage_rlvr.verdicts.readers.file import FEWER, ROWS, RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, reader_of
+from sage_rlvr.verdicts.readers.registry import Choice, RowReader, reader_of
 from sage_rlvr.verdicts.stats.arrays import Ints
 
 MOST_COUNTED = 1_000_000  # samples of one problem
@@ -158,6 +158,7 @@ class EvaluationFile:
     correct: what counted as correct, in words
     rows: number of rows that were read
     options: options of `compare` for this file
+    notes: sentences on the file
     """
 
     path: Path
@@ -167,13 +168,14 @@ class EvaluationFile:
     rows: int
     tables: tuple[CountTable, ...]
     options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_evaluation(path: Path, picks: Iterable[str] = (), choice: Choice | None = None) -> EvaluationFile:
     """Read a file of rows. picks: words that select arms, tasks or steps; choice: which score counts. Raises DataError with file,
     line and field for a row that cannot be used."""
-    file, choice = RowFile(path), (choice or Choice()).taking(*picks)
-    reader, made, count = reader_of(file), _Groups(file, choice), 0
+    file, choice = file_at(path), (choice or Choice()).taking(*picks)
+    reader, made, count = _reader(file, choice), _Groups(file, choice), 0
     file.check_size()
     for number, row in reader.rows_of(file, choice):
         made.add(number, row)
@@ -186,15 +188,41 @@ def read_evaluation(path: Path, picks: Iterable[str] = (), choice: Choice | None
             f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks)
         )
     tables = _picked(path, made.tables(), list(picks))
+    if choice.judge is not None:
+        from sage_rlvr.verdicts.readers.judged import judged
+
+        tables = judged(tables, path, choice)
     return EvaluationFile(
         path=path, format=reader.name, score=choice.used or ("score" if made.kind == "score" else "correct"),
-        correct=_words(choice, made), rows=count, tables=tables, options=_options(choice),
+        correct=_words(choice, made), rows=count, tables=tables, options=_options(choice), notes=tuple(choice.notes),
     )  # fmt: skip
 
 
+def file_at(path: Path) -> RowFile:
+    """The rows of a file, or of the files in a folder."""
+    if not path.is_dir():
+        return RowFile(path)
+    from sage_rlvr.verdicts.readers.folder import RowFolder
+
+    return RowFolder(path)
+
+
+def _reader(file: RowFile, choice: Choice) -> RowReader:
+    """The reader of a file: by `--fields`, or by its content."""
+    if not choice.fields:
+        return reader_of(file)
+    from sage_rlvr.verdicts.readers.named import given_rows
+
+    return RowReader("fields", (), given_rows)
+
+
 def _options(choice: Choice) -> tuple[str, ...]:
-    """`--correct`, `--right-from` and `--unscored` as they were passed."""
+    """`--correct`, `--fields`, `--judge`, `--right-from` and `--unscored` as they were passed."""
     options = ("--correct", *choice.wanted) if choice.wanted else ()
+    if choice.fields:
+        options = (*options, "--fields", ",".join(f"{name}={column}" for name, column in choice.fields.items()))
+    if choice.judge is not None:
+        options = (*options, "--judge", choice.judge.name)
     if choice.right_from is not None:
         options = (*options, "--right-from", f"{choice.right_from:g}")
     return (*options, "--unscored", choice.unscored) if choice.unscored else options
@@ -292,7 +320,11 @@ class _Groups:
             problems[problem] = n, c or 0, number
         else:
             right = row[shape.kind] if shape.kind else None
-            if right is not True and right is not False:
+            if self.choice.judge is not None:
+                right = False  # until it is judged
+                if row.get("text") is None:
+                    self._unscored(number, group, problem, "text", None, 1)
+            elif right is not True and right is not False:
                 right = self._truth(number, shape.kind, right)
                 if right is None:
                     self._unscored(number, group, problem, shape.kind, row.get(shape.kind), 1)
@@ -315,6 +347,10 @@ class _Groups:
                 raise DataError(f"{self.file.location(number)}: columns {plain!r} and {name!r}; remove one of them")
         score = "correct" if "correct" in row else "score" if "score" in row else ""
         kind = "counts" if "n" in row and ("c" in row or not score) else score  # with a score, only n numbers the samples
+        if self.choice.judge is not None:
+            if kind == "counts":
+                raise DataError(f"{self.file.location(number)}: counts have no texts to judge; omit --judge")
+            kind = ""
         if kind != self.kind or not kind:
             self._check_kind(number, row, kind)
         per_problem = tuple(name for name in BESIDE if name in row)
@@ -325,7 +361,7 @@ class _Groups:
     def tables(self) -> list[CountTable]:
         """The counts of every group. Raises DataError for completions without a score, unless `choice.unscored` is set."""
         self._check_temperatures()
-        if self.first_bare and not self.kind:
+        if self.first_bare and not self.kind and self.choice.judge is None:
             raise self._without_score(*self.first_bare)
         if self.first_unscored and self.choice.unscored is None:
             raise self._not_scored(*self.first_unscored)
@@ -370,7 +406,7 @@ class _Groups:
 
     def _called(self, kind: str) -> str:
         """Return the name of a score in errors: the file's name for it."""
-        return (self.choice.used if kind == "score" else kind) or kind or self.kind or "score"
+        return (self.choice.used if kind in ("score", "correct") else kind) or kind or self.kind or "score"
 
     def _not_scored(self, number: int, name: str, value: Any) -> DataError:
         completions = sum(sum(problems.values()) for problems in self.unscored.values())
@@ -473,7 +509,7 @@ class _Groups:
             if _is_number(value) and value in (0, 1):
                 return bool(value)
             raise self._error(
-                number, "correct", value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
+                number, self._called(kind), value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
             )
         if not _is_number(value):
             raise self._error(number, self._called(kind), value, "not a number")

@@ -1,0 +1,233 @@
+"""One policy without another: what its samples say by themselves, and what a comparison with it could tell.
+
+    portraits(results)   one per task and temperature
+    lines(results)       for a terminal               tree(results)   for JSON
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import suggest
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.row_counts import TASK
+from sage_rlvr.verdicts.row_text import listed, many
+from sage_rlvr.verdicts.scores import ProblemScores
+from sage_rlvr.verdicts.stats.curves import paired_count_curve
+from sage_rlvr.verdicts.stats.intervals import SEED, Interval, share_interval
+from sage_rlvr.verdicts.stats.passk import powers
+from sage_rlvr.verdicts.stats.samples.clusters import clustered_mean
+from sage_rlvr.verdicts.verdict import ALL_RIGHT, SHOWN
+from sage_rlvr.verdicts.verdict_text import FLOOR, read_line
+
+MOST_VOTES = 64  # samples of a majority vote
+SCORE = "pass@{k}: {value:.3f} [{low:.3f}, {high:.3f}]{floor}"
+BAND = "{level:g} % band over all k at once, over {over}"
+POINTWISE = "95 % interval at each k, over {over}"
+ALL = "all of {k} right (pass^{k}): {score}"
+VOTE = "majority of {k} (maj@{k}): {score}{silent}"
+EXTREMES = "in {n} samples {never} of {problems} never solved, {always} always"
+SEES = (
+    "a second file with as many samples of these problems could show a difference of {same} if it solves mostly the same problems, "
+    "of {apart} if it solves others (80 % power, by the band)"
+)
+UNSEEN = "a comparison of so few problems could not show any difference; more problems are needed"
+NEXT = "compare it: {command}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portrait:
+    """One policy on one task at one temperature.
+
+    passes: k -> pass@k; banded says whether its limits hold at all k at once
+    all_right: pass^k
+    vote: maj@k, None without answers; silent: share of samples without an answer
+    never, always: problems of which no sample is right, and every one
+    seen: k -> the difference in pass@k that a second file could show, if it is like this one and if it is unrelated
+    """
+
+    arm: str
+    task: str
+    temperature: float
+    problems: int
+    n: int
+    passes: Mapping[int, Interval]
+    banded: bool
+    all_right: tuple[int, Interval]
+    vote: tuple[int, Interval] | None
+    silent: float
+    never: int
+    always: int
+    seen: Mapping[int, tuple[float, float]]
+    chance: Chance | None
+
+
+def portraits(results: Results) -> list[Portrait]:
+    """Every policy by itself, in order of appearance."""
+    made = []
+    for (_, task, _), rows in results.table.sampled().policies().items():
+        scores = rows.scores()
+        assert scores is not None
+        made.append(_portrait(scores, results, task))
+    return made
+
+
+def _portrait(scores: ProblemScores, results: Results, task: str) -> Portrait:
+    n = min(results.k, scores.n or 1)
+    ks = sorted({k for k in (*SHOWN, *powers(n), n) if k <= n})
+    banded, passes = _passes(scores, ks)
+    tries = min(ALL_RIGHT, n)
+    failing = replace(scores, values=scores.samples - scores.values, tables=()).interval(tries)
+    k, vote, silent = _vote(scores, n)
+    return Portrait(
+        arm=scores.arm, task=task, temperature=scores.temperature, problems=len(scores.problems), n=n, passes=passes, banded=banded,
+        all_right=(tries, replace(failing, value=1 - failing.value, low=1 - failing.high, high=1 - failing.low)),
+        vote=None if vote is None else (k, vote), silent=silent, never=int(np.sum(scores.values.sum(axis=0) == 0)),
+        always=int(np.sum((scores.values == scores.samples).all(axis=0))), seen=_seen(scores, n), chance=results.chances.get(task),
+    )  # fmt: skip
+
+
+def _passes(scores: ProblemScores, ks: Sequence[int]) -> tuple[bool, dict[int, Interval]]:
+    """pass@k at ks, and whether its limits hold at all k at once: those of the band of the difference to a policy that solves
+    nothing, at least as wide as the interval at that k alone."""
+    alone = {k: scores.interval(k) for k in ks}
+    if len(scores.values) > 1:
+        return False, alone
+    counts = scores.values[0].astype(int)
+    curve = paired_count_curve(scores.samples[0], counts, np.zeros_like(counts), cluster=scores.cluster or None)
+    if curve.reason:
+        return False, alone
+    place = {k: i for i, k in enumerate(curve.ks)}
+    limits = {k: (max(0.0, float(curve.low[i])), min(1.0, float(curve.high[i]))) for k, i in place.items() if k in alone}
+    return True, {
+        k: replace(one, low=min(one.low, limits[k][0]), high=max(one.high, limits[k][1])) for k, one in alone.items() if k in limits
+    }
+
+
+def _vote(scores: ProblemScores, n: int) -> tuple[int, Interval | None, float]:
+    """maj@k at the largest power of two up to `MOST_VOTES`, and the share of samples without an answer; None if the rows have no
+    answers."""
+    from sage_rlvr.verdicts.stats.samples.majority import maj_at_k
+
+    k = max(one for one in powers(min(n, MOST_VOTES)) if one <= n)
+    columns = [(table.answers, table.right) for table in scores.tables]
+    if k < 2 or not columns or any(answers is None or right is None for answers, right in columns):
+        return k, None, 0.0
+    values = [
+        [float(maj_at_k(row, hits, [k]).values[0]) for row, hits in zip(answers or (), right or (), strict=True)]
+        for answers, right in columns
+    ]
+    flat = [answer for answers, _ in columns for row in answers or () for answer in row]
+    mean = np.mean(values, axis=0)
+    interval = clustered_mean(mean, scores.cluster, shares=True) if scores.cluster else share_interval(mean)
+    return k, interval, sum(answer is None for answer in flat) / len(flat)
+
+
+def _seen(scores: ProblemScores, n: int) -> dict[int, tuple[float, float]]:
+    """Differences that a second file could show, at 1 and n: of two policies that both solve each problem as often as this one did,
+    drawn anew, and of two whose problems have nothing to do with each other. {} where no difference could be seen."""
+    if len(scores.values) > 1:
+        return {}
+    rng, rates = np.random.default_rng(SEED), scores.values / scores.samples
+    one, two = (replace(scores, values=rng.binomial(scores.samples, rates).astype(float)) for _ in range(2))
+    places = rng.permutation(len(scores.problems))
+    other = replace(two, values=np.minimum(two.values[:, places], two.samples))
+    found: dict[int, tuple[float, float]] = {}
+    for k in dict.fromkeys((1, n)):
+        values = []
+        for side in (two, other):
+            curve = side.band(one, n, several=False)
+            values.append(float("nan") if curve is None or curve.reason else side.detectable(one, k, curve))
+        if np.isfinite(values).all():
+            found[k] = values[0], values[1]
+    return found
+
+
+def lines(results: Results) -> Iterator[str]:
+    """Yield the lines for a terminal: pass@1 and the largest k first, the file, scores, the vote, what could be told, notes."""
+    found = portraits(results)
+    for one in found:
+        yield f"{_on(one, found)}{_headline(one)}"
+    yield ""
+    yield from map(read_line, results.given)
+    for one in found:
+        yield ""
+        yield from [f"{_on(one, found)}"] if len(found) > 1 else ()
+        yield from _numbers(one)
+    yield from results.failed
+    yield ""
+    if results.sources:
+        options = results.given[0].evaluation.options if results.given else ()
+        yield NEXT.format(command=suggest("compare", results.sources[0], "OTHER", *options))
+    yield from results.notes
+
+
+def _headline(one: Portrait) -> str:
+    ks = list(one.passes)
+    top = f", and {one.passes[ks[-1]].value:.1%} in {ks[-1]:,}" if len(ks) > 1 else ""
+    return (
+        f"{one.arm} solves {one.passes[1].value:.1%} of {many(one.problems, 'problem')} at the first try{top} "
+        f"({many(one.n, 'sample')} each)."
+    )
+
+
+def _numbers(one: Portrait) -> Iterator[str]:
+    for k, score in one.passes.items():
+        floor = "" if one.chance is None else f"; chance floor {one.chance.at(k):.3f}"
+        yield SCORE.format(k=k, value=score.value, low=score.low, high=score.high, floor=floor)
+    first = next(iter(one.passes.values()))
+    yield (BAND if one.banded else POINTWISE).format(level=100 * first.level, over=f"{one.problems:,} problems and their samples")
+    if one.chance is not None:
+        yield FLOOR.format(about=one.chance.words)
+    yield EXTREMES.format(n=one.n, never=f"{one.never:,}", problems=many(one.problems, "problem"), always=f"{one.always:,}")
+    if one.all_right[0] > 1:
+        yield ALL.format(k=one.all_right[0], score=_bracketed(one.all_right[1]))
+    if one.vote is not None:
+        silent = f"; {one.silent:.1%} of the samples have no answer" if one.silent else ""
+        yield VOTE.format(k=one.vote[0], score=_bracketed(one.vote[1]), silent=silent)
+    if one.seen:
+        texts = [
+            " and ".join(f"{values[which]:.3f} in pass@{k}" for k, values in one.seen.items()) for which in (0, 1)
+        ]
+        yield SEES.format(same=texts[0], apart=texts[1])
+    else:
+        yield UNSEEN
+
+
+def _bracketed(score: Interval) -> str:
+    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+
+
+def _on(one: Portrait, found: Sequence[Portrait]) -> str:
+    """Task and temperature as a prefix, each only if the policies differ in it."""
+    several = {other.temperature for other in found}
+    on = listed("" if one.task == TASK else one.task, f"T = {one.temperature:g}" if len(several) > 1 else "")
+    return f"{on}: " if on and len(found) > 1 else ""
+
+
+def tree(results: Results) -> dict[str, Any]:
+    """Return the portraits for JSON."""
+
+    def ends(one: Interval) -> dict[str, float]:
+        return {"value": one.value, "low": one.low, "high": one.high}
+
+    policies = [
+        {
+            "arm": one.arm, "task": one.task, "temperature": one.temperature, "problems": one.problems, "samples": one.n,
+            "pass": {str(k): ends(score) for k, score in one.passes.items()}, "simultaneous": one.banded,
+            "pass_hat": {str(one.all_right[0]): ends(one.all_right[1])},
+            "majority": {} if one.vote is None else {str(one.vote[0]): ends(one.vote[1])}, "never": one.never, "always": one.always,
+            "detectable": {str(k): {"same": same, "unrelated": apart} for k, (same, apart) in one.seen.items()},
+            "chance": None if one.chance is None else {str(k): one.chance.at(k) for k in one.passes},
+        }
+        for one in portraits(results)
+    ]  # fmt: skip
+    return {"policies": policies, "notes": [*results.failed, *results.notes]}
+
+
+__all__ = ["Portrait", "lines", "portraits", "tree"]
