@@ -12,7 +12,6 @@ import pytest
 from sage_rlvr.api.compare import compare
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.details.rows import chosen, names_of
-from sage_rlvr.verdicts.of_samples import counted
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats.curves import crossing
 from tests.cli.test_compare_rows import SCHEMA, check, counts, run, samples, write
@@ -283,7 +282,7 @@ def test_equal_policies_on_labeled_copies_are_seldom_told_apart() -> None:
             assert band is not None
             found = crossing(band)
             false["band" if label else "band, unlabeled"] += bool(found.gain or found.loss)
-            false["at 1"] += bool(label) and counted(a, b, 1).outcome in ("better", "worse")
+            false["at 1"] += bool(label) and a.minus(b, 1).outcome in ("better", "worse")
     most = 0.05 * rounds + 2.5 * (0.05 * 0.95 * rounds) ** 0.5
     assert max(false["band"], false["at 1"]) <= most < 0.3 * rounds < false["band, unlabeled"], false
 

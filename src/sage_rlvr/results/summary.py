@@ -17,7 +17,9 @@ from sage_rlvr.results.details import training
 from sage_rlvr.results.runs_text import nothing, state
 from sage_rlvr.results.tables import evaluated
 from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.baselines import headroom
 from sage_rlvr.verdicts.chance import KEY
+from sage_rlvr.verdicts.checks import paper_gains, relabelled
 from sage_rlvr.verdicts.design import BASE, Arm, Design
 from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
 from sage_rlvr.verdicts.findings import Findings
@@ -47,7 +49,7 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     arms = exact.where(task="").by_arm()
     base = arms.get(results.home or "")
     numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
-    summary = _design_facts(results, findings, ks)
+    summary = _design_facts(results, arms, ks)
     summary["created"] = max((run.created[:10] for run in runs.values()), default="")
     summary["base"] = None if base is None else _base(base, numbers, curves, ks, runs.get((base.rows[0].arm, 0)))
     summary["arms"] = _arms(results, arms, numbers, curves, ks)
@@ -68,8 +70,9 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     summary["rows"] = [row_tree(row) for row in findings.rows]
     summary["cold"] = _cold(design, arms, curves, k)
     summary["power"] = _power(base, results.base_record, k)
-    summary["gains"] = findings.gains
-    summary["relabelled"] = findings.relabelled
+    summary["gains"] = paper_gains(design, arms, results.fixed) if results.several else None
+    control = arms.get(design.control or "", ExactMeasurements())
+    summary["relabelled"] = relabelled(control, k, results.chances.get(""), results.fixed)
     if results.sampled_only:
         summary["verdicts"] = tree(findings.verdicts, results.given, [*results.failed, *results.notes])
         for of_verdict, verdict in zip(summary["verdicts"]["verdicts"], findings.verdicts, strict=True):
@@ -120,8 +123,8 @@ def _told(results: Results, findings: Findings, summary: Mapping[str, Any]) -> d
     }
 
 
-def _design_facts(results: Results, findings: Findings, ks: Sequence[int]) -> dict[str, Any]:
-    """Facts on the design: its questions, the evaluations, and the model."""
+def _design_facts(results: Results, arms: Arms, ks: Sequence[int]) -> dict[str, Any]:
+    """Facts on the design: its questions, the evaluations, the model, and the headroom of candidates above baselines."""
     design, facts = results.design, results.design.facts
     control = design.arm(design.control or "")
     summary: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
@@ -133,7 +136,8 @@ def _design_facts(results: Results, findings: Findings, ks: Sequence[int]) -> di
     if design.baselines:
         summary["baselines"] = [asdict(baseline) for baseline in design.baselines]
         summary["oracle"] = design.oracle
-        summary["room"] = [asdict(row) for row in findings.headroom]
+        rooms = headroom(design, arms, results.base_record, results.k, results.chances.get(""))
+        summary["room"] = [asdict(row) for row in rooms]
     if design.baselines and design.discarded:
         summary["discarded"] = list(design.discarded)
     main = [record for (_, _, task), record in results.records.items() if not task]

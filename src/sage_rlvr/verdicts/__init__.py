@@ -11,7 +11,7 @@ Read in this order:
     measurements.py, results.py      the table, one row per arm, training seed, task and temperature; data only
     scores.py, pairs.py, design.py   arrays of an arm; which arms are compared, and at which metric (metric.py)
     comparisons.py                   the list of comparisons (row.py), Holm's correction in two families
-    of_samples.py, of_records.py     its rows from samples, and from exact records; of_temperatures.py, matched.py
+    of_samples.py, of_records.py     what is compared, as data: pairs, metrics and estimators; of_temperatures.py, matched.py
     verdict.py                       the difference over k, where it crosses 0, problems solved by one arm only
     row_text.py, sentences.py        a row as text; summary_io.py as JSON
     stats/                           functions on arrays: pass@k, intervals, paired tests, bands, mixtures, power, independence

@@ -17,7 +17,8 @@ from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.design import CONTROLS, Design, Question
 from sage_rlvr.verdicts.measurements import Measurement, Measurements, PolicyKey
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
-from sage_rlvr.verdicts.of_samples import rows_of_samples
+from sage_rlvr.verdicts.of_samples import Sampled
+from sage_rlvr.verdicts.pairs import Plan, rows_of
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.paired import Reason, holm
@@ -29,15 +30,21 @@ def compare(results: Results) -> list[Row]:
         from sage_rlvr.verdicts.summary_io import rows_of_summary
 
         made = rows_of_summary(results.stored)
-    elif results.table.exact():
-        from sage_rlvr.verdicts.of_records import rows_of_records  # what only exact scores allow
-
-        made = list(rows_of_records(results))
     else:
         made = []
-    made += rows_of_samples(results)
+    made += rows_of(plan_of(results))
     policies = results.table.policies()
     return [with_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
+
+
+def plan_of(results: Results) -> Plan:
+    """Every comparison of the measurements: the exact records first, then the samples task by task."""
+    lines = [line for task in results.table.sampled().tasks for line in Sampled(results, task).plan()]
+    if not results.table.exact():
+        return lines
+    from sage_rlvr.verdicts.of_records import Exact  # what only exact scores allow
+
+    return [*Exact(results).plan(), *lines]
 
 
 def with_chance(row: Row, chance: Chance | None, policies: Mapping[PolicyKey, Measurements[Measurement]]) -> Row:

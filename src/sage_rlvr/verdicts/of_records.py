@@ -1,12 +1,8 @@
-"""Rows of exact records: one list of what is compared, `Exact.plan`, and one loop over it.
-
-A line of the list consists of pairs, metrics, and an estimator: a function from a pair and a metric to an `Estimate`, or None if
-the pair has no such comparison. A new comparison is a line and such a function.
-"""
+"""The comparisons of exact records: the list `Exact.plan` and its estimators. A new comparison is a line and an estimator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -20,9 +16,9 @@ from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_p
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
 from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric
 from sage_rlvr.verdicts.of_temperatures import of_frontier
-from sage_rlvr.verdicts.pairs import ArmPair, base_pairs, common_seeds, exact_pairs, other_tasks
+from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, other_tasks
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row import Estimate, Row
+from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.stats import frontier as frontiers
 from sage_rlvr.verdicts.stats import paired as paired_by
 from sage_rlvr.verdicts.stats.arrays import Floats
@@ -30,18 +26,6 @@ from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures
 from sage_rlvr.verdicts.stats.paired import PairedDifference, Reason, paired, paired_seeds
 from sage_rlvr.verdicts.stats.tempered import power_frontier, power_table
-
-Estimator = Callable[[ArmPair, Metric], Estimate | None]
-Plan = Sequence[tuple[Sequence[ArmPair], Sequence[Metric], Estimator]]
-
-
-def rows_of_records(results: Results) -> Iterator[Row]:
-    """Every comparison of exact records, before correction."""
-    for pairs, metrics, estimator in Exact(results).plan():
-        for pair, metric in product(pairs, metrics):
-            found = estimator(pair, metric)
-            if found is not None:
-                yield pair.row(metric, found)
 
 
 class Exact:

@@ -1,16 +1,21 @@
-"""Rows of samples at several temperatures: an arm against the base at any temperature, against sets of baselines, and frontiers."""
+"""The comparisons of samples at several temperatures: the list `AnyTemperature.plan` and its estimators, and the estimator of two
+arms at equal pass@1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING
 
 from sage_rlvr.verdicts.baselines import ABOVE, guesses_of
-from sage_rlvr.verdicts.design import AT_ANY, BASE, Envelope
-from sage_rlvr.verdicts.measurements import Measurement, Measurements, SampledMeasurement
+from sage_rlvr.verdicts.design import AT_ANY, BASE
+from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
-from sage_rlvr.verdicts.pairs import ArmPair, Sides
-from sage_rlvr.verdicts.row import Estimate, Row
+from sage_rlvr.verdicts.pairs import ArmPair, Plan, Sides
+from sage_rlvr.verdicts.row import Estimate
+from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats import frontier as frontiers
 from sage_rlvr.verdicts.stats import paired as paired_by
 from sage_rlvr.verdicts.stats.arrays import Ints
@@ -18,6 +23,9 @@ from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures_of_counts
 from sage_rlvr.verdicts.stats.paired import PairedDifference
 from sage_rlvr.verdicts.stats.passk import powers
+
+if TYPE_CHECKING:
+    from sage_rlvr.verdicts.of_samples import Sampled
 
 COLDEST = 0.05
 """The lowest temperature above 0 that is worth sampling: below it a policy is nearly greedy."""
@@ -35,39 +43,99 @@ def above_colder(k: int) -> list[Metric]:
     return metrics
 
 
-def colder_rows(
-    control: Measurements[SampledMeasurement], others: Sequence[Measurements[Measurement]], k: int, fixed: bool
-) -> Iterator[Row]:
-    """Every other arm against the control sampled at several temperatures, once each, and a guesser. fixed: as in
-    `paired_seeds`."""
-    base = {row.temperature: (row.n, row.values.astype(int)) for row in control.rows}
-    plain = not any(row.sizes is not None or row.cluster for row in control.rows)
-    if len(base) < 2 or REFERENCE not in base or len(base) < len(control.rows) or not plain:
-        return
-    first, rising = control.rows[0], may_rise(base)
-    best_n, best_right = max(base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
-    for other in others:
-        own = other.where(temperature=REFERENCE).scores()
-        if own is None or own.arm == first.arm or own.n is None or not own.is_plain:
-            continue
-        n, right = own.n, own.values.astype(int)
-        # A point estimate above the base's best is no sign that the base does not reach it: half of the arms that do have one.
-        beyond = _against_best(right, n, best_right, best_n, 1, fixed).outcome == "better"
-        largest = min(k, n, *(size for size, _ in base.values()))
-        for metric in above_colder(largest):
-            if (metric.at == "b best") != (beyond or metric.k == 1):
-                continue
-            if metric.at == "mixture":
-                tables = [{REFERENCE: (n, row)} for row in right]
-                guessers = guesses_of(first.chance)
-                above_it = above_mixtures_of_counts(tables, [[base]], metric.k or 0, guessers=guessers, capped=True)
-                assert above_it is not None  # the base has samples
-                comparison = compare_hull(above_it)
-            else:
-                comparison = _against_best(right, n, best_right, best_n, metric.k or 0, fixed)
-            yield Row(
-                a=own.arm, b=first.arm + AT_ANY, why="colder", task=own.task, metric=metric, comparison=comparison, rising=rising
+class AnyTemperature:
+    """The samples of a task at several temperatures, and the estimators that compare an arm with mixtures of temperatures."""
+
+    def __init__(self, samples: Sampled) -> None:
+        self.samples, self.design, self.arms = samples, samples.design, samples.arms
+        self.control = samples.arms[samples.control]
+        self.names = [name for name in samples.design.names if name not in samples.exact]
+
+    def plan(self) -> Plan:
+        """The comparisons, in the order of the rows."""
+        k = self.samples.fewest
+        above = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.at == "mixture" and (metric.k or 0) <= k]
+        return [(self._against_baselines(), above, self.above_baselines), *self._against_control()]
+
+    # ---- against sets of baselines
+
+    def _against_baselines(self) -> list[ArmPair]:
+        """Every candidate against each set of baselines, if all of them have samples."""
+        candidates = [name for name in self.design.candidates if name in self.names]
+        return [
+            ArmPair(a=name, b=one.name, why="envelope", left=self.arms[name], right=Measurements(), task=self.samples.task)
+            for one, name in product(self.design.baselines, candidates)
+            if {name, *one.arms} <= {*self.arms}
+        ]
+
+    def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """Against the best mixture of a set of baselines; the base and a guesser are allowed in it."""
+        envelope = next(one for one in self.design.baselines if one.name == pair.b)
+        names = (pair.a, *envelope.arms)
+        tables = {one: _tables(self.arms[one]) for one in (*names, BASE) if one in self.arms}
+        seeds = sorted(set.intersection(*(set(tables[one]) for one in names)))
+        if not seeds:
+            return None
+        own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
+        if BASE in tables and BASE not in names:
+            rivals.append(list(tables[BASE].values())[:1])
+        guessers = guesses_of(self.samples.here.rows[0].chance)
+        gap = above_mixtures_of_counts(own, rivals, metric.k or 0, metric.temperature, guessers=guessers)
+        return None if gap is None else Estimate(compare_hull(gap))
+
+    # ---- against the control at any temperature
+
+    @cached_property
+    def base(self) -> dict[float, tuple[int, Ints]]:
+        """Temperature -> (n, right (N,)) of the control; {} unless it was sampled once at each of several temperatures, with
+        equal numbers of samples of independent problems."""
+        rows = self.control.rows
+        base = {row.temperature: (row.n, row.values.astype(int)) for row in rows}
+        plain = not any(row.sizes is not None or row.cluster for row in rows)
+        return base if len(base) > 1 and REFERENCE in base and len(base) == len(rows) and plain else {}
+
+    @cached_property
+    def rising(self) -> bool:
+        """`may_rise` of the control."""
+        return may_rise(self.base)
+
+    def _against_control(self) -> Plan:
+        """Every other arm against the control sampled at several temperatures, once each, and a guesser: a line per arm."""
+        lines = []
+        for name in self.names if self.base else []:
+            pair = ArmPair(
+                a=name, b=self.samples.control + AT_ANY, why="colder", left=self.samples.table.where(arm=name), right=self.control,
+                task=self.samples.task,
             )  # fmt: skip
+            own = pair.left.where(temperature=REFERENCE).scores()
+            if own is None or name == self.samples.control or own.n is None or not own.is_plain:
+                continue
+            # A point estimate above the base's best is no sign that the base does not reach it: half of the arms that do have one.
+            beyond = self._against_best(own, 1).outcome == "better"
+            k = min(self.samples.k, own.n, *(n for n, _ in self.base.values()))
+            metrics = [metric for metric in above_colder(k) if (metric.at == "b best") == (beyond or metric.k == 1)]
+            lines.append(([pair], metrics, self.against_control))
+        return lines
+
+    def against_control(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """Against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
+        own = pair.left.where(temperature=REFERENCE).scores()
+        if own is None or own.n is None:
+            return None
+        if metric.at == "b best":
+            return Estimate(self._against_best(own, metric.k or 0), rising=self.rising)
+        tables = [{REFERENCE: (own.n, right)} for right in own.values.astype(int)]
+        guessers = guesses_of(self.control.rows[0].chance)
+        gap = above_mixtures_of_counts(tables, [[self.base]], metric.k or 0, guessers=guessers, capped=True)
+        return None if gap is None else Estimate(compare_hull(gap), rising=self.rising)
+
+    def _against_best(self, own: ProblemScores, k: int) -> PairedDifference:
+        """pass@k of an arm less that of the control at the temperature of its best pass@1."""
+        n, right, fixed = own.n or 0, own.values.astype(int), self.samples.fixed
+        best_n, best = max(self.base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
+        if len(right) > 1:
+            return paired_by.paired_seed_counts(n, right, best, k, n_b=best_n, fixed=fixed)
+        return paired_by.paired_counts(n, right[0], best, k, n_b=best_n)
 
 
 def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
@@ -83,37 +151,6 @@ def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
     return lowest > COLDEST and not fallen
 
 
-def _against_best(right: Ints, n: int, best_right: Ints, best_n: int, k: int, fixed: bool) -> PairedDifference:
-    """pass@k of an arm, right (S, N), less that of the control at the temperature of its best pass@1, best_right (N,)."""
-    if len(right) > 1:
-        return paired_by.paired_seed_counts(n, right, best_right, k, n_b=best_n, fixed=fixed)
-    return paired_by.paired_counts(n, right[0], best_right, k, n_b=best_n)
-
-
-def envelope_rows(here: Measurements[SampledMeasurement], name: str, envelope: Envelope, k: int) -> Iterator[Row]:
-    """A candidate against the best mixture of a set of baselines, from samples; the base and a guesser are allowed in it."""
-    arms, names = here.by_arm(), (name, *envelope.arms)
-    if not all(one in arms for one in names):
-        return
-    tables = {one: _tables(arms[one]) for one in (*names, BASE) if one in arms}
-    seeds = sorted(set.intersection(*(set(tables[one]) for one in names)))
-    if not seeds:
-        return
-    own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
-    if BASE in tables and BASE not in names:
-        rivals.append(list(tables[BASE].values())[:1])
-    first = here.rows[0]
-    largest, guessers = min(k, *(row.n for row in here.rows)), guesses_of(first.chance)
-    for metric in ABOVE:
-        if metric.at != "mixture" or (metric.k or 0) > largest:
-            continue
-        metric = replace(metric, k=metric.k or largest)
-        gap = above_mixtures_of_counts(own, rivals, metric.k or 0, metric.temperature, guessers=guessers)
-        if gap is not None:
-            comparison = compare_hull(gap)
-            yield Row(a=name, b=envelope.name, why="envelope", task=first.task, metric=metric, comparison=comparison)
-
-
 def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.RightCounts]]:
     """Training seed -> temperature -> (n, right samples (N,))."""
     tables: dict[int, dict[float, frontiers.RightCounts]] = {}
@@ -122,13 +159,13 @@ def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, fron
     return tables
 
 
-def count_frontier_row(pair: ArmPair, both: Mapping[float, Sides], most: int) -> Row:
-    """pass@k at equal pass@1 of two arms with one run each. both: temperature -> their scores; most: the largest k."""
-    left = {t: (one.n or 0, one.values[0]) for t, (one, _) in both.items()}
-    right = {t: (two.n or 0, two.values[0]) for t, (_, two) in both.items()}
-    k = min(most, *(one.n or 0 for one, _ in both.values()))
-    found = of_frontier(frontiers.compare_count_frontiers(left, right, k=k))
-    return pair.row(Metric(k=k, at="equal"), found)
+def at_equal_pass1(both: Mapping[float, Sides], k: int) -> Estimate | None:
+    """pass@k at equal pass@1 of two arms with one run each; None for several training seeds, for problems with different numbers of
+    samples, and for clusters. both: temperature -> their scores."""
+    if not all(len(side.values) == 1 and side.is_plain for sides in both.values() for side in sides):
+        return None
+    left, right = ({t: (sides[i].n or 0, sides[i].values[0]) for t, sides in both.items()} for i in (0, 1))
+    return of_frontier(frontiers.compare_count_frontiers(left, right, k=k))
 
 
 def of_frontier(gap: frontiers.FrontierGap) -> Estimate:

@@ -1,9 +1,13 @@
-"""Which arms are compared with which, and at which training seeds: both sides of a pair as scores."""
+"""Pairs of arms: which arms are compared with which, and the scores of both at their common training seeds.
+
+A plan lists all comparisons as data, a line per estimator: of_records.py and of_samples.py write the lines, `rows_of` runs them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from sage_rlvr.verdicts.design import BASE, Design, Why
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurement, Measurements
@@ -39,7 +43,7 @@ class ArmPair:
         """The row of a comparison of the two."""
         return Row(
             a=self.a, b=self.b, why=self.why, task=self.task, metric=metric, comparison=found.comparison, left_out=found.left_out,
-            covers=found.covers,
+            covers=found.covers, rising=found.rising,
         )  # fmt: skip
 
     def sides(self, temperature: float = REFERENCE) -> Sides | None:
@@ -61,6 +65,21 @@ class ArmPair:
             return {}
         missing = {side.rows[0].arm: sorted({*common_seeds(*exact)} - {*side.seeds}) for side in here if not side.for_all_seeds}
         return {arm: seeds for arm, seeds in missing.items() if seeds}
+
+
+Estimator = Callable[[ArmPair, Metric], Estimate | None]
+"""Compares a pair in a metric; None if the pair has no such comparison."""
+Plan = Sequence[tuple[Sequence[ArmPair], Sequence[Metric], Estimator]]
+"""Comparisons, in the order of their rows: every line compares each of its pairs in each of its metrics."""
+
+
+def rows_of(plan: Plan) -> Iterator[Row]:
+    """The comparisons of a plan, before correction."""
+    for pairs, metrics, estimator in plan:
+        for pair, metric in product(pairs, metrics):
+            found = estimator(pair, metric)
+            if found is not None:
+                yield pair.row(metric, found)
 
 
 def common_seeds(a: ExactMeasurements, b: ExactMeasurements) -> list[int]:

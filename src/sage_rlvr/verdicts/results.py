@@ -2,7 +2,7 @@
 opens run folders, stores and records, and `files.read_files` opens files of rows.
 
     results.table.where(arm="GRPO", task="")   the measurements: arm, training seed, task, temperature, problems
-    findings = findings_of(results)            rows (every comparison, corrected once in two families), verdicts, headroom, checks
+    findings = findings_of(results)            rows (every comparison, corrected once in two families), verdicts
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ Family = Literal["primary", "exploratory"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A comparison of a pair in a metric. left_out, covers: as in `Row`."""
+    """A comparison of a pair in a metric. left_out, covers, rising: as in `Row`."""
 
     comparison: PairedDifference
     left_out: int = 0
     covers: tuple[float, float] | None = None
+    rising: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,13 @@ from sage_rlvr.verdicts.stats.curves import (
     with_problems,
 )
 from sage_rlvr.verdicts.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, control_error
+from sage_rlvr.verdicts.stats.paired import (
+    FEWEST_SEEDS,
+    PairedDifference,
+    control_error,
+    paired_counts,
+    paired_seed_counts,
+)
 from sage_rlvr.verdicts.stats.passk import curve, pass_at_k, powers
 from sage_rlvr.verdicts.stats.samples.clusters import clustered_mean, clustered_rows
 
@@ -121,6 +127,14 @@ class ProblemScores:
             )
         if len(other.values) not in (1, len(self.values)):
             raise DataError(f"{self.arm} and {other.arm}: unequal numbers of training seeds on {self.task}; pass equally many")
+
+    def minus(self, other: ProblemScores, k: int, *, fixed: bool = False) -> PairedDifference:
+        """pass@k of this minus the other from samples: over problems, and over training seeds if an arm has several. fixed: as in
+        `paired_seeds`."""
+        left, right = self.values.astype(int), other.values.astype(int)
+        if max(len(left), len(right)) == 1:
+            return paired_counts(self.samples[0], left[0], right[0], k, n_b=other.samples[0], cluster=self.cluster or None)
+        return paired_seed_counts(self.samples, left, right, k, n_b=other.samples, fixed=fixed, cluster=self.cluster)
 
     def band(
         self, other: ProblemScores, k: int, *, several: bool, ks: Sequence[int] = (), fixed: bool = False

@@ -18,7 +18,7 @@ import numpy as np
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.distinct import DistinctAnswers, distinct_of
 from sage_rlvr.verdicts.metric import Metric
-from sage_rlvr.verdicts.of_samples import control_of, counted
+from sage_rlvr.verdicts.of_samples import control_of
 from sage_rlvr.verdicts.pairs import pair_on
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
@@ -144,7 +144,7 @@ def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row], fi
     }
     curve, shown = a.band(b, top, several=several, fixed=fixed), {}
     for k in ks:
-        gap = known[k] if k in known else counted(a, b, k, fixed=fixed).of_shares()
+        gap = known[k] if k in known else a.minus(b, k, fixed=fixed).of_shares()
         seen = math.inf if curve is None else max(a.detectable(b, k, curve), least_detectable(gap.difference, curve, k))
         shown[k] = a.interval(k, fixed=fixed), b.interval(k, fixed=fixed), replace(gap, mde=seen)
     if curve is not None:
@@ -185,7 +185,7 @@ def _all_right(a: ProblemScores, b: ProblemScores, fixed: bool) -> AllRight | No
     arm, control = (replace(side, values=side.samples - side.values, tables=()) for side in (a, b))
     scores = (side.interval(k, fixed=fixed) for side in (arm, control))
     left, right = (replace(one, value=1 - one.value, low=1 - one.high, high=1 - one.low) for one in scores)
-    gap = counted(arm, control, k, fixed=fixed).of_shares()
+    gap = arm.minus(control, k, fixed=fixed).of_shares()
     turned = replace(gap.difference, value=-gap.difference.value, low=-gap.difference.high, high=-gap.difference.low)
     outcome: Outcome = "worse" if gap.outcome == "better" else "better" if gap.outcome == "worse" else gap.outcome
     gap = replace(gap, difference=turned, outcome=outcome, mean_a=1 - gap.mean_a, mean_b=1 - gap.mean_b)

@@ -12,7 +12,6 @@ import numpy as np
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.verdicts.distinct import distinct_lines
 from sage_rlvr.verdicts.findings import Findings
-from sage_rlvr.verdicts.of_samples import counted
 from sage_rlvr.verdicts.readers.rows import span
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row_counts import TASK
@@ -365,7 +364,7 @@ def _fell(one: CurveVerdict, k: int) -> list[str]:
         raise ConfigError(
             f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}"
         )
-    gap = counted(one.a, one.b, k, fixed=one.fixed)
+    gap = one.a.minus(one.b, k, fixed=one.fixed)
     if gap.outcome != "worse":
         return []
     size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
