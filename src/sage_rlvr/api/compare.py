@@ -77,12 +77,12 @@ class Comparison(Rows):
         return verdict_json.tree(self.findings.verdicts, self.results.given, [*self.results.failed, *self.results.notes])
 
     def __repr__(self) -> str:
-        from sage_rlvr.api.printed import print_results
+        from sage_rlvr.api.printed import print_brief
         from sage_rlvr.progress import PlainConsole
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
-            print_results(console, self.results, self.findings, details=False)
+            print_brief(console, self.results, self.findings, more="")
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
