@@ -153,8 +153,8 @@ def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence
 
 
 def plan_line(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
-    """Yield the command that plans a larger design, for two arms in files of rows."""
-    if len(verdicts) == 1 and given:
+    """Yield the command that plans a larger design, for two arms in files of rows. sources: () for objects in memory."""
+    if len(verdicts) == 1 and given and sources:
         yield PLAN.format(command=suggest("plan", "--from", *sources, *given[0].evaluation.options))
 
 
