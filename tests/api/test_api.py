@@ -61,7 +61,7 @@ def test_train_evaluate_compare_and_report_are_the_commands(write_recipe: Recipe
     assert compared.answer and compared.answer in said and compared.answer in repr(compared)
     assert {(row["a"], row["b"]) for row in compared.rows} == {("trained", "base")}
     assert repr(sage_rlvr.compare({"base": "base.npz", "trained": ["api"]}, k=4)) == repr(compared)
-    assert "<table>" in compared._repr_html_() and len(compared.to_frame()) == len(compared.rows)
+    assert "<svg" in compared._repr_html_() and list(compared.to_frame()["k"]) == [1, 2, 4] * 2
 
     page = sage_rlvr.report(base, run, out="page.html", k=4)
     assert call("report", "base.npz", "api", "-o", "shell.html", "--k", 4) == 0

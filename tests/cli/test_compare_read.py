@@ -24,7 +24,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def out_of(capsys: Capture, *words: str) -> str:
     with pytest.raises(SystemExit) as stop:
-        main(["compare", *words])
+        main(["compare", *words, "--full"])
     said = capsys.readouterr()
     assert not stop.value.code, said.err
     return said.out

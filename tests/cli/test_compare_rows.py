@@ -35,9 +35,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def run(capsys: Capture, *words: object, command: str = "compare") -> tuple[int, str, str]:
+def run(capsys: Capture, *words: object, command: str = "compare", full: bool = True) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stop:
-        main([command, *map(str, words)])
+        main([command, *map(str, words), *["--full"] * (full and command == "compare")])
     said = capsys.readouterr()
     return int(stop.value.code or 0), " ".join(said.out.split()), " ".join(said.err.split())
 
@@ -79,6 +79,35 @@ def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: C
     with pytest.raises(SystemExit) as stop:
         main(["plan", *plan])
     assert not stop.value.code and "claims about checkpoints: can detect a difference of" in capsys.readouterr().out
+
+
+def test_by_default_the_verdict_one_table_and_no_more_than_changes_the_reading(capsys: Capture) -> None:
+    code, out, err = run(capsys, PUBLISHED / "base.jsonl", PUBLISHED / "rl.jsonl", full=False)
+    assert code == 0 and out.startswith("rl sharpened what base solves: "), err
+    table = "95 % intervals pass@1 pass@8 pass@128 base 0.604 [0.580, 0.628] 0.790 [0.767, 0.811] 0.891 [0.870, 0.908] rl 0.680 ["
+    assert table in out and "rl − base +0.076 (+0.068 to +0.084) +0.014 (+0.008 to +0.021) −0.020 (−0.033 to −0.007) Of the" in out
+    assert "+0.083 (+0.028 to +0.137), so rl lost some. Counts do not show" in out and "More: --full" in out
+    assert "gain at k" not in out and "rows" not in out and len(out.splitlines()) < 14
+
+
+def test_no_warning_of_the_long_text_is_missing_in_the_short_one(capsys: Capture) -> None:
+    """Greedy samples, copies of a file, missing scores, unequal numbers, an assumed temperature, arms below chance, two procedures
+    that disagree, and a design that is too small."""
+    greedy, drawn = write("greedy.jsonl", *counts([8, 0] * 20)), write("drawn.jsonl", *counts([3, 2] * 20, temperature=0.6))
+    unscored = [{"id": f"p{i}", "correct": None if j == 0 and i < 3 else True} for i in range(40) for j in range(8 - (i == 7))]
+    guessing = write("guessing.jsonl", *counts([1] * 40, chance=0.5)), write("lucky.jsonl", *counts([2] * 40, chance=0.5))
+    few = write("few.jsonl", *counts([2] * 8 + [3] * 20)), write("fewer.jsonl", *counts([5] * 8 + [3] * 20))
+    alike = write("this.jsonl", *counts([4, 3, 5, 2] * 5)), write("that.jsonl", *counts([3, 4, 2, 5] * 5))
+    pairs = [(greedy, drawn), (drawn, write("unscored.jsonl", *unscored), "--unscored", "wrong"), guessing, few, alike]
+    marks = ("as greedy decoding", "is assumed", "without a score", "Unequal numbers", "below the chance floor",
+             "could have seen", "not significant: the interval", "would show: sage-rlvr plan")  # fmt: skip
+    seen = set()
+    for words in pairs:
+        short, whole = (run(capsys, *words, full=full)[1] for full in (False, True))
+        told = {mark for mark in marks if mark in whole}
+        assert {mark for mark in told if mark not in short} <= {"could have seen", "would show: sage-rlvr plan"}, words
+        seen |= told & {mark for mark in marks if mark in short}
+    assert seen == {*marks}
 
 
 def test_the_published_sets_to_the_integer(capsys: Capture) -> None:
@@ -136,6 +165,22 @@ def test_the_page_has_the_picture_as_svg_and_pdf(capsys: Capture) -> None:
     assert Path("page/figures/verdict.pdf").read_bytes().startswith(b"%PDF")
     assert "rl sharpened what base solves" in Path("page/report.html").read_text()
     assert json.loads(Path("page/summary.json").read_text())["verdicts"]["verdicts"][0]["finding"] == "sharpened"
+
+
+@pytest.mark.parametrize(("name", "head"), [("fig.svg", b"<?xml"), ("new/fig.pdf", b"%PDF"), ("fig.PNG", b"\x89PNG")])
+def test_out_writes_one_picture(name: str, head: bytes, capsys: Capture) -> None:
+    code, out, err = run(capsys, BASE, RL, "--out", name)
+    assert code == 0 and f"picture {name}" in out and Path(name).read_bytes().startswith(head), err
+    assert not list(Path().rglob("report.html"))
+
+
+def test_a_picture_is_of_one_task(capsys: Capture) -> None:
+    names = [write(f"{name}.jsonl", *counts(c, task="x"), *counts(c, task="y")) for name, c in (("a", [1, 2, 3]), ("b", [4, 5, 6]))]
+    code, _, err = run(capsys, *names, "--out", "fig.svg")
+    assert code == 2 and "a picture is of one task, and these are 2 (x, y); select one (of files of rows FILE@TASK)" in err
+    assert run(capsys, *(f"{name}@x" for name in names), "--out", "fig.svg")[0] == 0
+    third = write("c.jsonl", *counts([7, 8, 8], task="x"))
+    assert run(capsys, f"{names[0]}@x", f"{names[1]}@x", third, "--out", "three.png")[0] == 0
 
 
 def test_copies_are_found_and_left_out(capsys: Capture) -> None:

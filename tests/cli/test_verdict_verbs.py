@@ -34,7 +34,7 @@ IDENTITY = Identity(
 
 
 def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
-    return call(*words), *said(capsys)
+    return call(*words, *["--full"] * (words[0] == "compare")), *said(capsys)
 
 
 def record(name: str, p: dict[float, np.ndarray]) -> str:

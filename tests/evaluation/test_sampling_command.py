@@ -69,7 +69,7 @@ def test_stores_at_several_temperatures_make_a_frontier(
             assert f"preset untruncated: T {t:g}, no truncated sampling" in capsys.readouterr().out
         stores = [home / policy.name / f"countdown-untruncated-T{t}" for t in ("1", "0.5")]
         arms.append(f"{policy.name}={stores[0]},{stores[1]}")
-    assert call("compare", *arms, "--k", 8) == 0
+    assert call("compare", *arms, "--k", 8, "--full") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "countdown at T = 1: pass@1 " in said and "countdown at T = 0.5: pass@1 " in said
     assert "pass@8 at equal pass@1" in said

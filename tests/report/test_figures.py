@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from sage_rlvr.render import figures
-from sage_rlvr.render.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
+from sage_rlvr.render.style import PALETTE, dark_twins, file_of, looks, saved, svg_of
 from sage_rlvr.results.page.scores import _panels
 
 KS = (1, 4, 16, 64, 256)
@@ -148,7 +148,7 @@ def test_learning_starts_at_the_base():
 def test_svg_is_fit_for_a_page(tmp_path):
     mean = np.array([0.3, 0.5, 0.7, 0.8, 0.9])
     figure = figures.over_k(LOOKS, {"no KL": (KS, mean, mean, mean)})
-    assert saved(figure, tmp_path / "t.png") is figure and (tmp_path / "t.png").read_bytes() == png_of(figure)
+    assert saved(figure, tmp_path / "t.png") is figure and (tmp_path / "t.png").read_bytes() == file_of(figure, "png")
     svg = svg_of(figure, "train", 'reward "<now>"')
     assert svg.startswith("<svg ") and "http" not in svg and "<metadata" not in svg and "<text" not in svg
     assert 'aria-label="reward &quot;&lt;now&gt;&quot;"' in svg

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sage_rlvr import plugins
-from sage_rlvr.api.tables import Rows, html_table
+from sage_rlvr.api.tables import Rows
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.extras import explained
 from sage_rlvr.verdicts.files import read_files, rows_in
@@ -21,7 +22,10 @@ from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_text import outcome
 
-Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Arm = Any  # a path, several (training seeds of one method), or rows or 0 and 1 in memory (`api.objects`)
 Split = Literal["train", "validation", "test"]
 SWEPT = ("runs", "evaluations", "summary.json")  # a folder with one of these belongs to a sweep or a demo
 
@@ -40,6 +44,7 @@ class Comparison(Rows):
         verdicts: Gain and loss over k, for arms compared by samples.
         complete: False if a run of a sweep failed.
         notes: For `demo`: cross_check, the exact numbers against samples, and clock, monotonic seconds at its stages.
+        scores: One dict per policy and k: pass@k with its interval; `to_frame` has them as a data frame.
     """
 
     results: Results
@@ -67,6 +72,35 @@ class Comparison(Rows):
             return [row_of(row) for row in self.comparisons]
 
     @property
+    def scores(self) -> list[dict[str, Any]]:
+        """One plain dict per policy, task, temperature and k (powers of two, and the largest): pass@k with its 95 % interval, the
+        chance floor and whether the policy is below it. A stored summary has no samples, so none."""
+        from sage_rlvr.verdicts.score_rows import score_rows
+
+        return score_rows(self.results)
+
+    def to_frame(self) -> Any:
+        """`scores` as a pandas data frame, a row per policy and k. `pandas.DataFrame(found.rows)` has the comparisons.
+
+        Raises:
+            ModuleNotFoundError: If pandas is not installed.
+        """
+        from sage_rlvr.results.tables import frame_of
+
+        return frame_of(self.scores)
+
+    def plot(self) -> Figure:
+        """Return the picture of pass@k as a matplotlib figure: two policies with their difference, or all curves of more.
+
+        Raises:
+            DataError: If the comparison is of several tasks.
+        """
+        from sage_rlvr.api.report import picture_of
+
+        with self.results.believed():
+            return picture_of(self)
+
+    @property
     def verdicts(self) -> dict[str, Any]:
         """Return the output of `sage-rlvr compare --json`: gain and loss over k of arms compared by samples
         (docs/reference/verdict.schema.json)."""
@@ -86,22 +120,25 @@ class Comparison(Rows):
             from sage_rlvr.verdicts.one_file import lines
 
             return "\n".join(lines(self.results)).strip()
-        from sage_rlvr.api.printed import print_results
+        from sage_rlvr.api.printed import print_brief
         from sage_rlvr.progress import PlainConsole
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
-            print_results(console, self.results, self.findings, details=False)
+            print_brief(console, self.results, self.findings, more="")
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
-        header = ("a", "b", "metric", "task", "difference", "95 % interval", "corrected p", "outcome", "chance", "below chance")
-        cells = [
-            (r["a"], r["b"], r["metric"], r["task"], f"{r['difference']:+.3f}", f"{r['low']:+.3f} to {r['high']:+.3f}",
-             f"{r['adjusted_p']:.3g}", r["outcome"], "" if r["chance"] is None else f"{r['chance']:.3f}", r["below_chance"])
-            for r in self.rows
-        ]  # fmt: skip
-        return html_table(("answer",), [(self.answer,)]) + html_table(header, cells)
+        return f'<pre style="white-space:pre-wrap">{html.escape(repr(self))}</pre>{self._picture()}'
+
+    def _picture(self) -> str:
+        """The picture as SVG; "" for several tasks, of which there is none."""
+        from sage_rlvr.render.style import svg_of
+
+        try:
+            return svg_of(self.plot(), f"compare-{id(self)}", "pass@k of each policy")
+        except DataError:
+            return ""
 
 
 def row_of(row: Row) -> dict[str, Any]:
@@ -152,12 +189,15 @@ def compare(
         compare(base="embedded", maxrl="runs/maxrl")
         compare({"GRPO": ["runs/grpo-s0", "runs/grpo-s1"], "MaxRL": ["runs/maxrl-s0", "runs/maxrl-s1"]}, k=64)
         compare("runs/demo")                             a folder of a sweep or demo, by its design
+        compare(base=rows, rl=frame)                     rows in memory: lists of dicts, or data frames
+        compare(base=[[1, 0], [0, 0]], rl=array)         right (1) or wrong (0): problems x samples
 
     Args:
         arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store,
             "embedded", or what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated:
-            see `evaluate`.
-        *more: More arms, called by their paths.
+            see `evaluate`. In memory: rows as in a file, a list of dicts or a data frame; or for each problem its samples as 0 and
+            1, an array, a list of lists of any lengths, or {id: list}; a list of those is training seeds.
+        *more: More arms, called by their paths, or "policy 2".
         split: Which record of a run directory is used; by default that of the sweep's problems, else test.
         k: k of pass@k; by default 256, or all samples for sample stores with fewer.
         samples: For sample stores and files of samples: use the first this many samples of each problem.
@@ -180,18 +220,25 @@ def compare(
         DataError: If fewer than two arms are given, an evaluation is missing, or problems differ.
         ConfigError: If options cannot be combined.
     """
-    given = dict(arms) if isinstance(arms, Mapping) else {}
-    loose = [] if arms is None or isinstance(arms, Mapping) else [arms]
-    words = [_called(arm) for arm in [*loose, *more]]
-    words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
+    from sage_rlvr.api.objects import Objects, is_by_id, is_path
+
+    arms_by_name: Mapping[str, Arm] = arms if isinstance(arms, Mapping) and not is_by_id(arms) else {}
+    loose: list[Any] = [] if arms is None or arms_by_name or (isinstance(arms, Mapping) and not arms) else [arms]
+    objects, words = Objects(), list[str]()
+    for number, arm in enumerate([*loose, *more], 1):
+        words.append(_called(arm) if is_path(arm) else objects.word(f"policy {number}", arm))
+    for name, arm in {**arms_by_name, **named}.items():
+        words.append(f"{name}={_word(arm)}" if is_path(arm) else objects.word(name, arm))
     names = (correct,) if isinstance(correct, str) else tuple(correct)
     shares: dict[str, float] = {}
     if chance is not None:
         shares = dict(chance) if isinstance(chance, Mapping) else {"": chance}
-    return comparison_of(
-        words, split=split, k=k, samples=samples, correct=names, unscored=unscored, right_from=right_from, chance=shares, task=task,
-        fixed_problems=fixed_problems, fields=fields, judge=judge, common=common,
-    )  # fmt: skip
+    with objects.held():
+        found = comparison_of(
+            words, split=split, k=k, samples=samples, correct=names, unscored=unscored, right_from=right_from, chance=shares,
+            task=task, fixed_problems=fixed_problems, fields=fields, judge=judge, common=common,
+        )  # fmt: skip
+    return replace(found, results=replace(found.results, sources=())) if objects.files else found
 
 
 def comparison_of(

@@ -9,15 +9,17 @@ from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.sample_report import excess_lines
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results import tables
+from sage_rlvr.results.page.scores import top_columns
 from sage_rlvr.results.patterns import pattern_lines
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks import REMADE, described
 from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.brief import MORE, brief_lines
 from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
 from sage_rlvr.verdicts.design import BASE
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
-from sage_rlvr.verdicts.pair_details import detail_lines
+from sage_rlvr.verdicts.pair_details import detail_lines, steps_lines
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row_text import bracketed, grouped, listed
 from sage_rlvr.verdicts.verdict_text import all_lines, shown_first
@@ -64,6 +66,21 @@ def print_results(
         console.print(text, style="dim", soft_wrap=True)
     if not results.sampled_only:
         _say(console, "", sentences.answer(rows, results, verdicts))
+
+
+def print_brief(console: Console, results: Results, findings: Findings, *, more: str = MORE) -> None:
+    """Print the answer, one table, and every warning of `print_results`. more: the last line, "" for none."""
+    rows = findings.rows
+    if results.sampled_only:
+        _say(console, *brief_lines(results, findings))
+    else:
+        _say(console, *results.failed, sentences.answer(rows, results, findings.verdicts), "")
+        print_table(console, top_columns(tables.scores(summary_of(results, findings)), results.k))
+        _say(console, *_sampled_scores(results), *results.notes)
+    if not results.of_files:
+        unknown = [line for line in chance_lines(results) if UNKNOWN in line]
+        _say(console, *steps_lines(results.runs), *unknown, *sentences.cautions(rows), *caveats(results))
+    _say(console, *filter(None, [more]))
 
 
 def ending(results: Results, findings: Findings) -> list[str]:

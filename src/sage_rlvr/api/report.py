@@ -16,7 +16,13 @@ from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.results import Results
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sage_rlvr.render import Page  # matplotlib
+    from sage_rlvr.render.style import Form
+
+PICTURES: dict[str, Form] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
+"""Endings of `compare --out` that write only a picture."""
 
 
 @explained
@@ -85,6 +91,28 @@ def write_page(comparison: Comparison, out: Path) -> Page:
         page.write(file, png=file.parent / "figures")
         page.write_summary(file.parent)
     return page
+
+
+def picture_of(comparison: Comparison) -> Figure:
+    """The picture of pass@k of a comparison, that of its page.
+
+    Raises:
+        DataError: If the comparison is of several tasks.
+    """
+    from sage_rlvr.render import Page  # matplotlib
+
+    return Page(report_of(comparison.results, comparison.findings, brief=True)).picture()
+
+
+def write_picture(comparison: Comparison, out: Path) -> Path:
+    """Write that picture into a file whose name ends with .svg, .png or .pdf."""
+    from sage_rlvr.render.style import file_of
+
+    data = file_of(picture_of(comparison), PICTURES[out.suffix.lower()])
+    with writing("picture", out.parent, 1 << 20):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(data)
+    return out
 
 
 def _has_another(folder: Path, results: Results) -> bool:

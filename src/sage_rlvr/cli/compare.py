@@ -74,8 +74,12 @@ class Compare(Command):
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
     """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
+    full: bool = False
+    """Print everything: the files as read, gain and loss over k, reliability, distinct answers, power; by default the answer, one
+    table and all warnings."""
     out: Path | None = None
-    """Also write the page, the figures and summary.json into this folder, or next to this .html file."""
+    """Also write the page, the figures and summary.json into this folder, or next to this .html file; or only the picture of pass@k
+    into this .svg, .png or .pdf file."""
     json: bool = False
     """Print the verdicts as JSON instead of text (schema: docs/reference/verdict.schema.json)."""
     fail_on: tuple[str, ...] = ()
@@ -103,14 +107,8 @@ class Compare(Command):
         rejudged = self._rejudged(session, results.given)
         broken = self._judge(session, comparison, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
-            if not self.json and results.of_files and not self.support:
-                from sage_rlvr.verdicts.verdict_text import all_lines
-
-                session.say(*all_lines(results, comparison.findings))
-            elif not self.json:
-                from sage_rlvr.api.printed import print_results
-
-                print_results(session.out, results, comparison.findings, support=self.support)
+            if not self.json:
+                self._print(session, comparison)
             if rejudged and not self.json:
                 from sage_rlvr.results.rejudged import lines
 
@@ -120,12 +118,7 @@ class Compare(Command):
 
                 session.say(*patterns(results))
             if self.out is not None:
-                from sage_rlvr.api.report import write_page
-
-                page = write_page(comparison, self.out)
-                folder = page.written[0].parent
-                kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
-                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
+                (session.note if self.json else session.say)(self._written(comparison, self.out))
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
@@ -147,6 +140,38 @@ class Compare(Command):
 
             session.say_plainly(["", *lines(rejudged)])
         return 0
+
+    def _print(self, session: Session, comparison: Comparison) -> None:
+        """Print the answer with one table, or with --full and --support everything."""
+        results, findings = comparison.results, comparison.findings
+        full = self.full or self.support
+        if results.of_files and not self.support:
+            if full:
+                from sage_rlvr.verdicts.verdict_text import all_lines
+
+                session.say(*all_lines(results, findings))
+            else:
+                from sage_rlvr.verdicts.brief import MORE, brief_lines
+
+                session.say(*brief_lines(results, findings), MORE)
+        elif full:
+            from sage_rlvr.api.printed import print_results
+
+            print_results(session.out, results, findings, support=self.support)
+        else:
+            from sage_rlvr.api.printed import print_brief
+
+            print_brief(session.out, results, findings)
+
+    def _written(self, comparison: Comparison, out: Path) -> str:
+        """Write the page or the picture. Returns what was written."""
+        from sage_rlvr.api.report import PICTURES, write_page, write_picture
+
+        if out.suffix.lower() in PICTURES and not out.is_dir():
+            return f"\npicture  {write_picture(comparison, out)}"
+        page = write_page(comparison, out)
+        kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
+        return f"\npage     {page.written[0]}\nfigures  {page.written[0].parent}/figures/*.{kinds}"
 
     def _check_taken(self) -> None:
         """Raise ConfigError if no arm is left, because an option with several words took all of them."""

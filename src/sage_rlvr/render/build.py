@@ -21,11 +21,11 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sage_rlvr.errors import suggest
+from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.escaping import visible
 from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
-from sage_rlvr.render.style import controls, dark_twins, looks, paper_of, png_of, svg_of
+from sage_rlvr.render.style import Form, controls, dark_twins, file_of, looks, svg_of
 from sage_rlvr.results.read import read_results
 from sage_rlvr.results.report import report_of
 from sage_rlvr.results.tables import frame_of
@@ -107,13 +107,31 @@ class Page:
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for key, (figure, _) in self.figures.items():
-            files = {"png": png_of(figure)}
-            if key.startswith("verdict"):
-                files |= {form: paper_of(figure, form) for form in ("svg", "pdf")}
-            for form, data in files.items():
+            forms: tuple[Form, ...] = ("png", "svg", "pdf") if key.startswith("verdict") else ("png",)
+            for form in forms:
                 written.append(folder / f"{key}.{form}")
-                written[-1].write_bytes(data)
+                written[-1].write_bytes(file_of(figure, form))
         return written
+
+    def picture(self) -> Figure:
+        """Draw the figure of pass@k: of two policies with their difference, of more policies all curves.
+
+        Raises:
+            DataError: If the page is of several tasks, or of no curve over k.
+        """
+        crossings, tasks = self.values["crossings"], self.values["sampled_curves"]
+        if len(crossings) == 1:
+            one = crossings[0]
+            return figures.verdict(self.looks, one["lines"], one["curve"], one["pair"], chance=one["chance"])
+        if self.values["passk"]:
+            return figures.over_k(self.looks, self.values["passk"], chance=self.values["chance"])
+        if len(tasks) == 1:
+            return figures.over_k(self.looks, tasks[0]["lines"], chance=tasks[0]["chance"])
+        names = ", ".join(one["task"] for one in tasks)
+        raise DataError(
+            f"a picture is of one task, and these are {len(tasks)} ({names or 'none with pass@k over k'}); select one (of files of "
+            "rows FILE@TASK), or write the page, which has all of them"
+        )
 
     def _colored(self, store: Mapping[str, Any]) -> dict[str, Any]:
         """A store of the sample browser in the color of its arm."""

@@ -106,7 +106,7 @@ def saved(figure: Figure, path: str | Path | None = None) -> Figure:
     figure.draw_without_rendering()  # type: ignore[no-untyped-call]
     figure.set_layout_engine("none")
     if path is not None:
-        Path(path).write_bytes(png_of(figure))
+        Path(path).write_bytes(file_of(figure, "png"))
     return figure
 
 
@@ -132,18 +132,13 @@ def svg_of(figure: Figure, prefix: str, label: str) -> str:
     return text.replace("<svg ", named, 1)
 
 
-def paper_of(figure: Figure, form: Literal["svg", "pdf"]) -> bytes:
-    """The figure for a paper: SVG or PDF on white, without a date."""
-    buffer = io.BytesIO()
-    dated = {"Date": None} if form == "svg" else {"CreationDate": None}
-    with matplotlib.rc_context(RC):
-        figure.savefig(buffer, format=form, facecolor="white", metadata=dated)
-    return buffer.getvalue()
+Form = Literal["png", "svg", "pdf"]
 
 
-def png_of(figure: Figure) -> bytes:
-    """The figure as PNG on white."""
+def file_of(figure: Figure, form: Form) -> bytes:
+    """The figure as a file on white, without a date."""
     buffer = io.BytesIO()
+    undated: dict[Form, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context(RC):
-        figure.savefig(buffer, format="png", facecolor="white")
+        figure.savefig(buffer, format=form, facecolor="white", metadata=undated[form])
     return buffer.getvalue()

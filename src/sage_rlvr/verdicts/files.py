@@ -16,6 +16,7 @@ from sage_rlvr.verdicts.design import Arm, Design
 from sage_rlvr.verdicts.measurements import Measurement, Measurements
 from sage_rlvr.verdicts.packaged import packaged
 from sage_rlvr.verdicts.readers import Choice, read_evaluation, reads
+from sage_rlvr.verdicts.readers.file import HELD
 from sage_rlvr.verdicts.results import K, Results
 from sage_rlvr.verdicts.row_counts import measurements_of_rows
 from sage_rlvr.verdicts.sources import GivenRows
@@ -170,9 +171,11 @@ def rows_in(word: str) -> tuple[Path, list[str]] | None:
     """The file of rows that a word names, or the folder of such files, and its selections: PATH[@WORD...] or the name of a package.
     None for other paths."""
     path, picks = Path(word), list[str]()
-    while not path.exists() and "@" in str(path):
+    while path not in HELD.get() and not path.exists() and "@" in str(path):
         rest, _, pick = str(path).rpartition("@")
         path, picks = Path(rest), [pick, *picks]
+    if path in HELD.get():
+        return path, picks
     path = packaged(str(path)) or path
     if path.is_dir():
         from sage_rlvr.verdicts.readers.folder import parts_of

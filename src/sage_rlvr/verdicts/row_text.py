@@ -227,7 +227,7 @@ def difference_text(comparison: PairedDifference, without: str = "") -> str:
     if not math.isfinite(gap.width):
         return signed(gap.value) + bracketed(without)
     p = p_text(comparison.p) if math.isfinite(comparison.p) else ""
-    return signed(gap.value) + bracketed(listed(ends_text(gap), p), _decided(comparison))
+    return signed(gap.value) + bracketed(listed(ends_text(gap), p), decided(comparison))
 
 
 def view(row: Row) -> View:
@@ -256,7 +256,7 @@ def view(row: Row) -> View:
         holm=_holm(row) if math.isfinite(row.adjusted) and row.family_size > 1 else "",
         detectable=f"detectable {_small(c.mde)}" if tied and math.isfinite(c.mde) else "",
         power=detectable_text(c.mde, c.mde_limit) if tied else "",
-        decided=_decided(c) if tied else "",
+        decided=decided(c) if tied else "",
         covers=f"mean over the common range of pass@1, {row.covers[0]:.3f} to {row.covers[1]:.3f}" if row.covers else "",
         chance="" if row.chance is None else f"chance {row.chance:.3f}",
         below=f"{' and '.join(row.below_chance)} {BELOW}" if row.below_chance else "",
@@ -285,7 +285,7 @@ def _small(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
 
 
-def _decided(c: PairedDifference) -> str:
+def decided(c: PairedDifference) -> str:
     """Which of the two procedures decided, if only one of them finds a difference; "" without a p."""
     if math.isnan(c.p) or (c.p < 1 - c.difference.level) != c.difference.contains(0.0):
         return ""

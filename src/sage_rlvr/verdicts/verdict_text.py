@@ -108,7 +108,9 @@ def headline(verdict: CurveVerdict) -> str:
 def paragraphs(verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
     yield " ".join(map(headline, verdicts))
-    numbers = [line for one in verdicts for line in (gain_and_loss(one), reliable(one), *unlocked(one), *below(one)) if line]
+    numbers = list[str]()
+    for one in verdicts:
+        numbers += filter(None, (gain_and_loss(one), reliable(one), *unlocked(one), *alone(one), *below(one)))
     yield " ".join(f"{line[:1].upper()}{line[1:]}." for line in numbers)
 
 
@@ -120,12 +122,16 @@ def all_lines(results: Results, findings: Findings) -> list[str]:
 def shown_first(results: Results, findings: Findings) -> list[str]:
     """Return the reasons why most samples failed, the verdicts, and whether an arm does more than its base at a lower
     temperature."""
-    colder = ""
+    verdict_lines = lines(results.given, results.sources, findings.verdicts)
+    return [*results.failed, *verdict_lines, *beside_colder(results, findings)]
+
+
+def beside_colder(results: Results, findings: Findings) -> Iterator[str]:
+    """Yield the line on whether an arm does more than its base at a lower temperature; none for one temperature."""
     if any(row.why == "colder" for row in findings.rows):
         from sage_rlvr.verdicts.colder import sharpened  # several temperatures
 
-        colder = sharpened(findings.rows, results)
-    return [*results.failed, *lines(results.given, results.sources, findings.verdicts), *([colder] if colder else [])]
+        yield from filter(None, [sharpened(findings.rows, results)])
 
 
 def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
@@ -137,12 +143,17 @@ def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence
     for one in verdicts:
         yield ""
         yield from ([HEADING.format(**_texts(one))] if len(verdicts) > 1 else [])
-        yield from filter(None, (scores(one), gain_and_loss(one), reliable(one), *unlocked(one)))
+        yield from filter(None, (scores(one), gain_and_loss(one), reliable(one), *unlocked(one), *alone(one)))
         yield from distinct_lines(one.a, one.b, one.distinct)
         yield from below(one)
         yield from (() if one.chance is None else [FLOOR.format(about=one.chance.words)])
         yield power(one)
-    if len(verdicts) == 1 and given:
+    yield from plan_line(given, sources, verdicts)
+
+
+def plan_line(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
+    """Yield the command that plans a larger design, for two arms in files of rows. sources: () for objects in memory."""
+    if len(verdicts) == 1 and given and sources:
         yield PLAN.format(command=suggest("plan", "--from", *sources, *given[0].evaluation.options))
 
 
@@ -181,7 +192,7 @@ def _texts(verdict: CurveVerdict) -> dict[str, Any]:
         "v": verdict,
         "a": verdict.a.arm,
         "b": verdict.b.arm,
-        "on": _on(verdict),
+        "on": on_text(verdict),
         "gain": _at(curve, crossed.gain),
         "loss": _at(curve, crossed.loss),
         "and_lower": f" and lower at {_at(curve, crossed.loss)}" if crossed.loss else "",
@@ -193,7 +204,7 @@ def _texts(verdict: CurveVerdict) -> dict[str, Any]:
     }
 
 
-def _on(verdict: CurveVerdict) -> str:
+def on_text(verdict: CurveVerdict) -> str:
     """Task and temperature as a prefix of a verdict, each only if verdicts differ in it: "sums, T = 0.5: "."""
     on = listed("" if verdict.a.task == TASK else verdict.a.task, f"T = {verdict.a.temperature:g}" if verdict.heated else "")
     return f"{on}: " if on else ""
@@ -226,8 +237,13 @@ def read_line(given: GivenRows) -> str:
         seeds=f"{len(seeds)} training seeds, " if len(seeds) > 1 else "",
         heats=f"T = {', '.join(f'{t:g}' for t in heats)}" if heats else "temperature not given",
         correct=evaluation.correct,
-        unchecked=UNCHECKED if all(table.right is None for table in evaluation.tables) else "",
+        unchecked=UNCHECKED if hides_samples(given) else "",
     )
+
+
+def hides_samples(given: GivenRows) -> bool:
+    """Whether a file has only counts."""
+    return all(table.right is None for table in given.evaluation.tables)
 
 
 def scores(verdict: CurveVerdict) -> str:
@@ -282,16 +298,23 @@ def _first_loss(verdict: CurveVerdict) -> str:
 
 
 def unlocked(verdict: CurveVerdict) -> Iterator[str]:
-    """Problems that the arm gained and lost, one line each, and those that are told one by one."""
+    """Problems that the arm gained and lost, one line each."""
     found, names = verdict.unlocked, {"a": verdict.a.arm, "b": verdict.b.arm}
     if found.gained is None or found.lost is None:
         yield NO_HALVES
         return
     yield from _never(found.gained, len(verdict.a.problems), names["b"], names["a"], GAINED, names)
     yield from _never(found.lost, len(verdict.a.problems), names["a"], names["b"], LOST, names)
-    alone = [f"{word} {_some(some)}" for word, some in (("gained", found.alone_gained), ("lost", found.alone_lost)) if some]
-    if alone:
-        yield ALONE.format(problems="; ".join(alone))
+
+
+def alone(verdict: CurveVerdict) -> Iterator[str]:
+    """Yield the line of the problems gained and lost that are told one by one."""
+    found = verdict.unlocked
+    if found.gained is None or found.lost is None:
+        return
+    told = [f"{word} {_some(some)}" for word, some in (("gained", found.alone_gained), ("lost", found.alone_lost)) if some]
+    if told:
+        yield ALONE.format(problems="; ".join(told))
 
 
 def reliable(verdict: CurveVerdict) -> str:

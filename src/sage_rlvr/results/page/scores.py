@@ -34,7 +34,7 @@ def scores_of(summary: Tree, them: Scores, base: str) -> dict[str, Any]:
         shown.insert(0, ("", tables.scores(summary)))
     return {
         "tables": shown,
-        "top": _top(shown[0][1], k) if shown else None,
+        "top": top_columns(shown[0][1], k) if shown else None,
         "away": [(world, tables.scores(summary, world)) for world in summary["away"]],
         "power": _power_table(power["points"], k, chance) if power else None,
         "cold": _cold_table(summary, k) if summary["cold"] else None,
@@ -149,7 +149,7 @@ def _sampled_frontier(summary: Tree, base: str) -> dict[str, Any] | None:
 # tables
 
 
-def _top(scores: Table, most: int) -> Table:
+def top_columns(scores: Table, most: int) -> Table:
     """The arms with pass@1, 8, 64 and at the largest k. most: which that is, or what it is below."""
     largest = [head for k in range(1, most + 1) if (head := f"pass@{k}") in scores.header][-1:]
     return scores.only({"arm", *largest, *(f"pass@{k}" for k in (1, FEW, 64) if k <= most)}.__contains__)

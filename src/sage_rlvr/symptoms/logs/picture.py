@@ -6,7 +6,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sage_rlvr.render.style import INK, MUTED, RC, RED, paper_of, png_of, saved
+from sage_rlvr.render.style import INK, MUTED, RC, RED, Form, file_of, saved
 from sage_rlvr.symptoms.logs.curves import Curve
 from sage_rlvr.symptoms.logs.diagnose import ORDERED, Diagnosis
 from sage_rlvr.symptoms.logs.table import METRICS
@@ -14,12 +14,9 @@ from sage_rlvr.symptoms.logs.table import METRICS
 PANELS = 5
 
 
-def picture(found: Diagnosis, form: str) -> bytes:
+def picture(found: Diagnosis, form: Form) -> bytes:
     """The picture as svg, pdf or png."""
-    figure = figure_of(found)
-    if form == "png":
-        return png_of(figure)
-    return paper_of(figure, "svg" if form == "svg" else "pdf")
+    return file_of(figure_of(found), form)
 
 
 def figure_of(found: Diagnosis) -> Figure:

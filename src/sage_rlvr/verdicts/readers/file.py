@@ -12,10 +12,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -314,6 +316,8 @@ class RowFile:
                 yield number, tree
 
 
+HELD: ContextVar[Mapping[Path, RowFile]] = ContextVar("HELD", default=MappingProxyType({}))
+"""Objects in memory that are read like files, by the path that stands for them (`api.objects`)."""
 _LOADS = json.JSONDecoder(object_pairs_hook=object_of).decode
 """Parse a JSON text. NaN is accepted: a later check names its field. Raises ValueError for a key that occurs twice."""
 

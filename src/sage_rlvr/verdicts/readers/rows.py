@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import SAMPLE, gold_key, gold_text, messages_text, sample_field
-from sage_rlvr.verdicts.readers.file import FEWER, ROWS, RowFile
+from sage_rlvr.verdicts.readers.file import FEWER, HELD, ROWS, RowFile
 from sage_rlvr.verdicts.readers.registry import Choice, RowReader, reader_of
 from sage_rlvr.verdicts.stats.arrays import Ints
 
@@ -174,7 +174,7 @@ class EvaluationFile:
 def read_evaluation(path: Path, picks: Iterable[str] = (), choice: Choice | None = None) -> EvaluationFile:
     """Read a file of rows. picks: words that select arms, tasks or steps; choice: which score counts. Raises DataError with file,
     line and field for a row that cannot be used."""
-    file, choice = file_at(path), (choice or Choice()).taking(*picks)
+    file, choice = HELD.get().get(path) or file_at(path), (choice or Choice()).taking(*picks)
     reader, made, count = _reader(file, choice), _Groups(file, choice), 0
     file.check_size()
     for number, row in reader.rows_of(file, choice):
