@@ -15,7 +15,9 @@ SCORES = ("is_correct", "score")
 
 def samples(file: RowFile, choice: Choice) -> FileRows:
     """Completions with `is_correct`, or with `score` under `--correct score`. If the rows are of several results of one evaluation,
-    `--correct` names the result. A row with an error has no score."""
+    `--correct` names the result. A row with an error has no score. Raises DataError for an aggregate."""
+    if "evaluation_results" in file.keys:
+        raise _aggregate(file)
     kept = [Fields(file, number, tree) for number, tree in file.rows()]
     results: dict[str, dict[str, None]] = {}
     for row in kept:

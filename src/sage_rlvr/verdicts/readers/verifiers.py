@@ -40,9 +40,9 @@ def results(file: RowFile, choice: Choice) -> FileRows:
 def traces(file: RowFile, choice: Choice) -> FileRows:
     """Traces with `reward`, the weighted sum of the rewards, or with one reward or metric. Agents of several names are arms."""
     kept = [
-        (Fields(file, number, tree), Fields(file, number, trace, f"traces[{index}]."))
+        (Fields(file, number, tree), Fields(file, number, trace, path))
         for number, tree in file.rows()
-        for index, trace in enumerate(Fields(file, number, tree).list_of("traces", dict))
+        for path, trace in _traces(Fields(file, number, tree))
     ]
     scores = [_scores(trace) for _, trace in kept]
     columns = candidates(scores, (), file.path, every=True)
@@ -60,6 +60,12 @@ def traces(file: RowFile, choice: Choice) -> FileRows:
         }  # fmt: skip
         arm = {"arm": trace.inside("agent").get("name", str)} if len(agents) > 1 else {}
         yield trace.number, made | arm | {"score": value_of(values, name) if trace.get("ok", bool) else None}
+
+
+def _traces(episode: Fields) -> list[tuple[str, Mapping[str, Any]]]:
+    """The traces of an episode with their paths; for one that failed before its first trace its task, without a score."""
+    traces = [(f"traces[{index}].", trace) for index, trace in enumerate(episode.list_of("traces", dict))]
+    return traces or [("", {"task": episode.need("task", dict), "ok": False})]
 
 
 def _scores(trace: Fields) -> dict[str, Any]:
