@@ -2,6 +2,8 @@
 # Each makes .venv on first use; `make PYTHON=python3.12 demo` chooses another interpreter.
 
 SHELL := bash
+# Where it is set, as in many containers, each process that a test starts would compile the package anew, and each run the tests.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=

@@ -304,6 +304,7 @@ def browser_of(page: Path) -> Any:
     return json.loads(text[text.index(">", start) + 1 : text.index("</script>", start)])
 
 
+@pytest.mark.usefixtures("drawn_as_nothing")
 def test_texts_of_both_sides_are_in_the_browser_of_the_page(capsys: Capture) -> None:
     """p0 is kept, p1 lost, p2 gained, p3 solved by neither."""
     a, b = write("a.jsonl", *told([2, 1, 0, 0, 4])), write("b.jsonl", *told([4, 0, 1, 0, 4]))
@@ -322,6 +323,7 @@ def test_texts_of_both_sides_are_in_the_browser_of_the_page(capsys: Capture) -> 
     assert "Problems that only one of the two solves come first" in text and "the files have all" in text
 
 
+@pytest.mark.usefixtures("drawn_as_nothing")
 def test_a_long_id_stands_for_its_prompt(capsys: Capture) -> None:
     """verl's dumps have the prompt for an id."""
     prompts = [f"Compute the sum of {i} and {i},\nand give the answer in a box, after some thought." for i in range(3)]
@@ -346,6 +348,7 @@ def test_of_many_completions_a_right_and_a_wrong_one_are_shown() -> None:
     assert list(names.values()) == ["p1", "a" * 57 + "...", "3: " + "a" * 57 + "...", "two lines"]
 
 
+@pytest.mark.usefixtures("drawn_as_nothing")
 def test_the_page_holds_as_many_completions_as_it_may(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sage_rlvr.results.details.rows.MOST_SAMPLES", 24)
     a, b = write("a.jsonl", *told([2, 1, 0, 0, 4])), write("b.jsonl", *told([4, 0, 1, 0, 4]))

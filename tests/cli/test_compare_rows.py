@@ -249,6 +249,7 @@ def test_over_training_seeds_only_the_tested_k_are_named(capsys: Capture) -> Non
     assert "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
 
 
+@pytest.mark.usefixtures("drawn_as_nothing")
 def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
     """As greedy decoding gives; few problems, or few samples, are no sign of it."""
     greedy = write("greedy.jsonl", *counts([8, 0] * 20))

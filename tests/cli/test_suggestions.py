@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -194,13 +194,12 @@ def test_the_commands_of_a_shipped_script_parse_and_a_second_start_only_compares
     assert [one[0] for one in commands()] == ["compare"] * 3
 
 
-def texts(tree: ast.AST) -> list[str]:
+def texts(nodes: Sequence[ast.AST]) -> list[str]:
     """Every string of the code that is no docstring; f-strings with {} for their fields."""
-    inside = {id(n) for joined in ast.walk(tree) if isinstance(joined, ast.JoinedStr) for n in ast.walk(joined)}
-    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    plain = [str(n.value) for n in found if id(n) not in inside | docs]
-    joined = [n for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)]
+    joined = [n for n in nodes if isinstance(n, ast.JoinedStr)]
+    left_out = {id(n) for one in joined for n in ast.walk(one)} | {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+    found = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    plain = [str(n.value) for n in found if id(n) not in left_out]
     return plain + ["".join(v.value if isinstance(v, ast.Constant) else "{}" for v in n.values) for n in joined]
 
 
@@ -212,15 +211,15 @@ def options_of(command: str) -> set[str]:
 
 
 @functools.cache
-def sources() -> dict[Path, ast.Module]:
-    """The tree of each file of the package."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+def sources() -> dict[Path, tuple[ast.AST, ...]]:
+    """The nodes of each file of the package."""
+    return {path: tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
     """A message may name a command; one with arguments is quoted for the shell by `errors.suggest`."""
-    for path, tree in sources().items():
-        for text in texts(tree):
+    for path, nodes in sources().items():
+        for text in texts(nodes):
             for command, rest in MENTION.findall(text):
                 assert command in COMMANDS, f"{path.name}: {text}"
                 assert not re.search(r"\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
@@ -244,8 +243,8 @@ def test_templates_suggest_as_the_code_does() -> None:
 
 def test_what_suggest_is_given_are_commands_with_their_options() -> None:
     """As far as the words are written in the code."""
-    for path, tree in sources().items():
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "suggest"]
+    for path, nodes in sources().items():
+        calls = [n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "suggest"]
         for one in calls:
             words = [w.value if isinstance(w, ast.Constant) else None for w in one.args]
             if not words or not isinstance(words[0], str):

@@ -17,6 +17,7 @@ from sage_rlvr import extras
 from sage_rlvr.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
+Ran = dict[str, tuple[int, str, str]]
 BLOCKED = {*extras.EXTRAS["train"], "huggingface_hub", "trl", "verl", "vllm"}
 SCRIPT = """
 import contextlib, io, json, sys
@@ -43,93 +44,97 @@ print(json.dumps(found))
 """
 
 
-def run(place: Path, *commands: str) -> list[tuple[int, str, str]]:
+PAIR = "GRPO=GRPO-sums-T1-s0 SAGE=SAGE-sums-T1-s0"
+COMPARING = (
+    "--help", "--version", "doctor", "recipes", "recipes copy countdown/sft own.yaml", "verify countdown 1",
+    "plan --problems 50", f"compare {PAIR}", f"report {PAIR} -o pair.html", "samples SAGE-sums-T1-s0", "audit repair",
+)  # fmt: skip
+NAMED = ("show sage_branch", "train grpo", "eval embedded", "parts branch", "push run owner/name", "import-config a.yaml")
+NAMED += ("doctor grpo",)
+MISSPELLED = ("train grop", "show grop", "doctor grop", "train sag --task words")
+GATE = "eval SAGE-sums-T1-s0 --gate"
+LISTED = ("parts", "parts guides", "parts tasks", "parts brunch", "parts nosuch", "methods", "methods entropy")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the shipped stores."""
+    return folders.write_stores(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture(scope="module")
+def ran(place: Path) -> Ran:
     """(exit code, stdout, stderr) of each command, all in one process that lacks the extra."""
+    commands = [*COMPARING, *NAMED, *MISSPELLED, GATE, *LISTED]
     words = [sys.executable, "-c", SCRIPT, json.dumps(sorted(BLOCKED)), json.dumps([one.split() for one in commands])]
     done = subprocess.run(words, cwd=place, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")})
     assert done.returncode == 0, done.stderr
-    return [tuple(one) for one in json.loads(done.stdout)]
+    return dict(zip(commands, map(tuple, json.loads(done.stdout)), strict=True))
 
 
-def test_commands_that_compare_need_no_torch(tmp_path: Path) -> None:
-    folders.write_stores(tmp_path)
-    pair = "GRPO=GRPO-sums-T1-s0 SAGE=SAGE-sums-T1-s0"
-    commands = (
-        "--help", "--version", "doctor", "recipes", "recipes copy countdown/sft own.yaml", "verify countdown 1",
-        "plan --problems 50", f"compare {pair}", f"report {pair} -o pair.html", "samples SAGE-sums-T1-s0", "audit repair",
-    )  # fmt: skip
-    for words, (code, out, err) in zip(commands, run(tmp_path, *commands), strict=True):
+def test_commands_that_compare_need_no_torch(ran: Ran, place: Path) -> None:
+    for words in COMPARING:
+        code, out, err = ran[words]
         assert code == 0, (words, out, err)
         assert words.startswith("recipes copy") or out, words
-    assert (tmp_path / "pair.html").stat().st_size > 50_000
+    assert (place / "pair.html").stat().st_size > 50_000
 
 
-def test_the_gate_reads_a_store_without_torch(tmp_path: Path) -> None:
-    folders.write_stores(tmp_path)
-    ((code, _, err),) = run(tmp_path, "eval SAGE-sums-T1-s0 --gate")
+def test_the_gate_reads_a_store_without_torch(ran: Ran) -> None:
+    code, _, err = ran[GATE]
     assert code == 2 and "no chance floor is known for sums" in " ".join(err.split())
 
 
-def test_parts_are_listed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", ["parts", "parts guides", "parts tasks"])
+def test_parts_are_listed_by_name(words: str, ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of names.py; what needs torch lacks its sentence, and a line says how to get it."""
-    every, guides, tasks = run(tmp_path, "parts", "parts guides", "parts tasks")
-    for words, (code, out, err) in {("parts",): every, ("parts", "guides"): guides, ("parts", "tasks"): tasks}.items():
-        with pytest.raises(SystemExit):
-            main(list(words))
-        whole = capsys.readouterr().out.splitlines()
-        assert code == 0 and [line[:26].rstrip() for line in out.splitlines()] == [line[:26].rstrip() for line in whole]
-        if words == ("parts", "tasks"):
-            assert out.splitlines() == whole and err == ""
-        else:
-            assert err.startswith("what these parts do is known with torch; ")
+    code, out, err = ran[words]
+    with pytest.raises(SystemExit):
+        main(words.split())
+    whole = capsys.readouterr().out.splitlines()
+    assert code == 0 and [line[:26].rstrip() for line in out.splitlines()] == [line[:26].rstrip() for line in whole]
+    if words == "parts tasks":
+        assert out.splitlines() == whole and err == ""
+    else:
+        assert err.startswith("what these parts do is known with torch; ")
 
 
-def test_a_command_that_needs_the_extra_names_it(tmp_path: Path) -> None:
-    commands = ("show sage_branch", "train grpo", "eval embedded", "parts branch")
-    commands += ("push run owner/name", "import-config a.yaml", "doctor grpo")
-    for words, (code, out, err) in zip(commands, run(tmp_path, *commands), strict=True):
+def test_a_command_that_needs_the_extra_names_it(ran: Ran) -> None:
+    for words in NAMED:
+        code, out, err = ran[words]
         assert (code, out) == (2, ""), (words, err)
         advice = r"sage-rlvr [\w-]+ needs \w+, which is not installed; "
         assert re.search(advice + re.escape(extras.install("train")) + r".*\n\Z", err), words
 
 
-def test_methods_are_listed_without_torch_and_a_misspelled_one_is_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_are_listed_without_torch_and_a_misspelled_one_is_answered(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     """The names are those that the registry knows; what a method does, its paper and its engines are left out."""
-    misspelled = ("train grop", "show grop", "doctor grop", "train sag --task words")
-    listed, few, *wrong = run(tmp_path, "methods", "methods entropy", *misspelled)
+    listed, few = ran["methods"], ran["methods entropy"]
     with pytest.raises(SystemExit):
         main(["methods"])
     whole = capsys.readouterr().out.splitlines()
     assert listed[0] == few[0] == 0 and 3 < len(few[1].splitlines()) < len(whole)
     assert [line[:16].rstrip() for line in listed[1].splitlines()] == [line[:16].rstrip() for line in whole]
-    for code, out, err in wrong:
+    for code, out, err in (ran[words] for words in MISSPELLED):
         assert (code, out) == (2, "") and "torch" not in err and re.search(r"did you mean '(grpo|sage)'", err), err
 
 
-def test_a_misspelled_part_is_answered_without_torch(tmp_path: Path) -> None:
-    near, none = run(tmp_path, "parts brunch", "parts nosuch")
+def test_a_misspelled_part_is_answered_without_torch(ran: Ran) -> None:
+    near, none = ran["parts brunch"], ran["parts nosuch"]
     assert (near[0], none[0]) == (2, 2) and "near it: branch" in " ".join(near[2].split())
     assert all("unknown part" in err and "sage-rlvr parts needs torch" not in err for _, _, err in (near, none))
 
 
-def test_a_name_of_the_package_that_needs_the_extra_names_it() -> None:
+def test_a_name_or_job_of_the_package_that_needs_the_extra_names_it(tmp_path: Path) -> None:
+    calls = ["Branch", "train('grpo')", "train('grpo', task='words')", "evaluate('embedded')", "demo()"]
     code = "import sys; sys.modules['torch'] = None; import sage_rlvr\n"
-    code += "try: sage_rlvr.Branch\nexcept ModuleNotFoundError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "src")})
-    advice = "pip install -c constraints.txt -e '.[train]' (without a GPU first: "
-    assert done.stdout.startswith(f"sage_rlvr.Branch needs torch, which is not installed; run, in the clone: {advice}"), done.stderr
-
-
-@pytest.mark.parametrize("call", ["train('grpo')", "train('grpo', task='words')", "evaluate('embedded')", "demo()"])
-def test_a_job_of_the_package_that_needs_the_extra_names_it(call: str, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None; import sage_rlvr\n"
-    code += f"try: sage_rlvr.{call}\nexcept ModuleNotFoundError as error: print(error)"
+    code += "".join(f"try: sage_rlvr.{call}\nexcept ModuleNotFoundError as error: print(error)\n" for call in calls)
     words = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {"PYTHONPATH": str(ROOT / "src")}}
     done = subprocess.run([sys.executable, "-c", code], **words)
-    name = call.partition("(")[0]
-    assert done.stdout.startswith(f"sage_rlvr.{name} needs torch, which is not installed; run, in the clone: "), done.stderr
+    advice = "needs torch, which is not installed; run, in the clone: "
+    advice += "pip install -c constraints.txt -e '.[train]' (without a GPU first: "
+    for call, line in zip(calls, done.stdout.splitlines(), strict=True):
+        assert line.startswith(f"sage_rlvr.{call.partition('(')[0]} {advice}"), done.stderr
 
 
 def test_the_extras_are_those_of_pyproject() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,11 @@ import pytest
 
 from command import call as command
 from command import said as output
-from sage_rlvr.contrib.audit import audit_reward, audit_reward_on_pairs, lines_of, rewards
+from sage_rlvr.contrib.audit import audit_reward, audit_reward_on_pairs, lines_of, rewards, worker
 from sage_rlvr.contrib.audit.mathematics import equal_answers
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.tasks.jsonl import _judge
-from sage_rlvr.verifiers import pool
+from sage_rlvr.verifiers import Verdict, pool
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.foreign import RewardCall, call, lacking, signature_of
 
@@ -126,9 +130,38 @@ def needs_more(completions, color):
 '''
 
 
+@dataclass
+class Here:
+    """A `Pool` without processes: the reward is loaded and called in this one, with arguments as JSON has them."""
+
+    workers: int
+    seconds: float
+    memory_mb: int
+    function: str
+    cache: int
+    python: str | None = None
+
+    @cached_property
+    def loaded(self) -> Callable[..., Verdict]:
+        reward, _, first = self.function.partition(":judge|")[2].partition("|")
+        function = worker._loaded(reward)
+        if first:
+            worker._one(function, *json.loads(first))
+        return partial(worker._done, function)
+
+    def submit(self, *args: Any) -> Future[Verdict]:
+        found: Future[Verdict] = Future()
+        found.set_result(self.loaded(*json.loads(json.dumps(args))))
+        return found
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """made(function, **options) -> the audit on the four rows, without the ratio of times and with three short hostile texts."""
+def made_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """made_apart(function, **options) -> the audit on the four rows, without the ratio of times and with three short hostile
+    texts."""
     (tmp_path / "some_rewards.py").write_text(REWARDS)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.setattr(rewards, "_time", lambda *_: ("", None, None))
@@ -136,6 +169,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(rewards.RewardJudge, "phrases", lambda judge: [])  # as many as the code has texts
     monkeypatch.setattr(rewards, "hostile_texts", lambda write: {"unclosed": r"\boxed{5", "NUL": "\0", "tower": write("9^{9^{9}}")})
     return lambda function, **options: audit_reward(f"{tmp_path / 'some_rewards.py'}:{function}", ROWS, **options)
+
+
+@pytest.fixture
+def made(made_apart: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`made_apart` without worker processes."""
+    monkeypatch.setattr(rewards, "Pool", Here)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return made_apart
 
 
 def named(found: Any, name: str) -> Any:
@@ -187,10 +228,10 @@ def test_a_reward_that_depends_on_the_batch_or_on_earlier_calls_is_found(made: A
 
 
 @pytest.mark.parametrize("function", ["hangs_on_nothing", "leaves_a_child"])
-def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made: Any) -> None:
-    found = made(function, seconds=0.3, problems=2)
-    assert found.figures["golds"] == (2, 2) and found.figures["failed"][0] == 4
-    assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (4 calls)"
+def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made_apart: Any) -> None:
+    found = made_apart(function, seconds=0.3, problems=1)
+    assert found.figures["golds"] == (1, 1) and found.figures["failed"][0] == 2
+    assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (2 calls)"
 
 
 def test_os_exit_is_told_at_once_and_costs_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +246,11 @@ def test_os_exit_is_told_at_once_and_costs_no_worker(tmp_path: Path, monkeypatch
         audit_reward("ends_early.py:score", ROWS)
 
 
-def test_a_reward_in_another_environment(made: Any) -> None:
-    found = made("perfect", python=sys.executable)
+def test_a_reward_in_another_environment(made_apart: Any) -> None:
+    found = made_apart("perfect", python=sys.executable)
     assert found.passed and found.figures["failed"] == (0, CALLS)
     with pytest.raises(ConfigError, match=r"python 'no/such/python': there is no such program"):
-        made("perfect", python="no/such/python")
+        made_apart("perfect", python="no/such/python")
 
 
 def test_a_gold_that_the_reward_cannot_read_is_not_what_hostile_texts_are_judged_by(made: Any) -> None:
@@ -218,8 +259,8 @@ def test_a_gold_that_the_reward_cannot_read_is_not_what_hostile_texts_are_judged
 
 
 @pytest.mark.slow
-def test_a_reward_that_always_hangs_is_given_up(made: Any) -> None:
-    found = made("hangs", seconds=0.2)
+def test_a_reward_that_always_hangs_is_given_up(made_apart: Any) -> None:
+    found = made_apart("hangs", seconds=0.2)
     assert found.figures["failed"] == (8, 8) and found.figures["hostile"] == (0, 0)
     assert "not called after 8 calls" in named(found, rewards.HOSTILE).note and not found.passed
 
@@ -232,9 +273,9 @@ def test_a_reward_that_always_hangs_is_given_up(made: Any) -> None:
         ("nothing", r"some_rewards\.py has no nothing; it has verify_exact, gold_of, right, perfect"),
     ],
 )
-def test_a_reward_that_cannot_be_called_is_an_error(function: str, message: str, made: Any) -> None:
+def test_a_reward_that_cannot_be_called_is_an_error(function: str, message: str, made_apart: Any) -> None:
     with pytest.raises(ConfigError, match=message):
-        made(function)
+        made_apart(function)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -255,7 +296,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         audit_reward("a:b", [{"answer": "1"}, {"answer": None}])
 
 
-def test_the_command_prints_the_audit_and_its_exit_code(made: Any, capsys: Any, tmp_path: Path) -> None:
+def test_the_command_prints_the_audit_and_its_exit_code(made_apart: Any, capsys: Any, tmp_path: Path) -> None:
     reward, rows = f"{tmp_path / 'some_rewards.py'}:", str(tmp_path / "rows.jsonl")
     assert command("audit", "--reward", reward + "perfect", "--rows", rows) == 0
     text = output(capsys)[0]
@@ -274,7 +315,7 @@ def test_the_command_prints_the_audit_and_its_exit_code(made: Any, capsys: Any, 
         assert command("audit", *words) == 2 and message in " ".join(output(capsys)[1].split())
 
 
-def test_pairs_of_known_verdict(made: Any, tmp_path: Path) -> None:
+def test_pairs_of_known_verdict(made_apart: Any, tmp_path: Path) -> None:
     found = audit_reward_on_pairs(f"{tmp_path / 'some_rewards.py'}:always")
     assert named(found, "different, not called right").good == 0 and named(found, "equal, called right").share == 1
 
