@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.studies.pages import percent
 from sage_rlvr.results.tables import Table
 from sage_rlvr.verdicts.colder import ColderBaseComparison, colder_base_comparisons
 from sage_rlvr.verdicts.comparisons import compare
@@ -27,7 +28,6 @@ from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_text import End, outcome
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.stats.arrays import Floats, Ints
-from sage_rlvr.verdicts.stats.intervals import wilson
 
 SEED, SAMPLES, ANSWERS, TASK, ARM = 3407, 64, 40, "simulated", "arm"
 SPREAD, ADVANTAGE = 1.5, 0.8
@@ -135,14 +135,9 @@ def yes_table(found: Sequence[FalseYes]) -> Table:
     rows = []
     for one in found:
         shares = (one.uncorrected, one.now, one.better)
-        rows.append((one.name, *(_share(hits, one.of) for hits in shares), f"{one.beyond} of {one.of}"))
+        rows.append((one.name, *(percent(hits, one.of) for hits in shares), f"{one.beyond} of {one.of}"))
     head = (
         "the base's temperatures", "higher at some k, without Holm", "false yes", "yes of a better arm",
         "pass@1 shown above the base's best",
     )  # fmt: skip
     return Table(header=head, rows=tuple(rows))
-
-
-def _share(hits: int, of: int) -> str:
-    found = wilson(hits, of)
-    return f"{100 * found.value:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"

@@ -9,6 +9,8 @@ the set of the first loss misses it.
 
 **A colder base.** An arm that is its base at a lower temperature, said to do more than the base (`lab.beyond_base`).
 
+**Problems unlocked.** A base that is drawn again, said to unlock or to lose problems in some stratum (`lab.unlocked`).
+
 **Independence.** Files of independent draws, of many shapes. Any finding is a false alarm.
 """
 
@@ -24,14 +26,14 @@ from scipy import optimize
 
 from lab.beyond_base import DESIGNS, false_yes, yes_table
 from lab.stress.interval_coverage import WORLDS, _runs, lone
-from lab.studies.pages import remade
+from lab.studies.pages import percent, remade
+from lab.unlocked import false_table
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.verdicts.stats.arrays import Floats, Ints
 from sage_rlvr.verdicts.stats.curves import CurveComparison, crossing, paired_count_curve, seed_ks, seeds_curve
-from sage_rlvr.verdicts.stats.intervals import wilson
 from sage_rlvr.verdicts.stats.laws import beta_ppf, norm_ppf
 from sage_rlvr.verdicts.stats.passk import exact_pass_at_k, pass_at_k
 from sage_rlvr.verdicts.stats.plan import EvaluationSize, assume, pilot_of_counts, see_checkpoints
@@ -112,7 +114,7 @@ def where_curves_cross(name: str, a: Floats, b: Floats, problems: int, n: int, t
 def crossed_table(found: Sequence[Crossed]) -> Table:
     """One row a design."""
     rows = [
-        (one.name, str(one.first), _share(one.wrong, one.of), f"{one.sets} of {one.of}", _share(one.missed, one.of))
+        (one.name, str(one.first), percent(one.wrong, one.of), f"{one.sets} of {one.of}", percent(one.missed, one.of))
         for one in found
     ]
     return Table(header=("design", "true first loss", "wrong sign", "sets given", "set misses it"), rows=tuple(rows))
@@ -184,7 +186,7 @@ def population_table(times: int) -> Table:
             for seeds in RUNS
             for fixed in ((False, True) if seeds > 1 else (False,))
         }
-        rows.append((str(problems), *(_share(one.either, one.of) for one in found.values())))
+        rows.append((str(problems), *(percent(one.either, one.of) for one in found.values())))
     head = ("problems", "1 run", *(f"{seeds} seeds{how}" for seeds in RUNS[1:] for how in ("", ", these problems")))
     return Table(header=head, rows=tuple(rows))
 
@@ -341,7 +343,7 @@ def detection_table(files: int, seed: int = SEED) -> Table:
                 answers, right = law(rng, rng.choice(types, problems), n)
                 for i, given in enumerate((answers, right)):
                     found[i] += bool(check_samples(given.tolist(), correct=list(right)).findings)
-            rows.append((name, f"{problems} x {n}", *(_share(hits, files) for hits in found)))
+            rows.append((name, f"{problems} x {n}", *(percent(hits, files) for hits in found)))
     return Table(header=("dependence", "problems x samples", "found from answers", "from outcomes alone"), rows=tuple(rows))
 
 
@@ -365,7 +367,7 @@ def power_table(times: int, n: int = 64, seed: int = SEED) -> Table:
             one, other = (np.isin(kinds, right).astype(int) for right in ((0, 2), (1, 2)))
             band = paired_count_curve(1, one, other, resamples=RESAMPLES)
             hits += band.outcomes[0] == "better"
-        rows.append((str(problems), "assumed, 10 % differ", f"{x:.3f}", _share(hits, times), ""))
+        rows.append((str(problems), "assumed, 10 % differ", f"{x:.3f}", percent(hits, times), ""))
         for name, world, k in (("AIME-like", WORLDS[0], 16), ("AMC-like", WORLDS[1], 1)):
             types, hits, wider, sizes = world.draw(), 0, [], []
             for _ in range(times):
@@ -383,7 +385,7 @@ def power_table(times: int, n: int = 64, seed: int = SEED) -> Table:
                 wider.append(band.widening)
                 sizes.append(x)
             plan_of = f"pilot, {name}, pass@{k} of {n}"
-            rows.append((str(problems), plan_of, f"{np.mean(sizes):.3f}", _share(hits, times), f"{np.mean(wider):.2f}"))
+            rows.append((str(problems), plan_of, f"{np.mean(sizes):.3f}", percent(hits, times), f"{np.mean(wider):.2f}"))
     return Table(header=("problems", "plan", "its 80 % difference", "found", "band wider"), rows=tuple(rows))
 
 
@@ -423,6 +425,8 @@ class FalseVerdicts(Command):
     """Simulated comparisons per number of problems and of training seeds; 0 leaves them out."""
     colder: int = 200
     """Simulated studies per design of an arm that is its base at a lower temperature; 0 leaves them out."""
+    unlocked: int = 400
+    """Simulated redraws of the base per design: how often problems are said to be unlocked or lost; 0 leaves them out."""
     docs: Path | None = None
     """Folder of pages: fill the tables of results/coverage.md."""
 
@@ -447,6 +451,9 @@ class FalseVerdicts(Command):
         if self.colder:
             made["colder"] = yes_table([false_yes(one, self.colder) for one in DESIGNS]).markdown()
             session.say(made["colder"])
+        if self.unlocked:
+            made["unlocked"] = false_table(self.unlocked).markdown()
+            session.say(made["unlocked"])
         if self.files:
             alarms = [false_alarms(law, self.files) for law in LAWS]
             made["independence"] = alarm_table(alarms).markdown()
@@ -466,7 +473,7 @@ class FalseVerdicts(Command):
 def verdict_table(rates: Sequence[Rate]) -> Table:
     """One row a design."""
     rows = [
-        (one.name, *(_share(hits, one.of) for hits in (one.either, one.gain, one.loss, one.crossing))) for one in rates
+        (one.name, *(percent(hits, one.of) for hits in (one.either, one.gain, one.loss, one.crossing))) for one in rates
     ]
     return Table(header=("design", "gain or loss", "gain", "loss", "gain, then loss"), rows=tuple(rows))
 
@@ -479,8 +486,3 @@ def alarm_table(alarms: Sequence[Alarms]) -> Table:
     high = float(beta_ppf(0.95, found + 1, files - found)) if found < files else 1.0
     rows.append(("all", f"{files:,}", f"{found} (95 % limit: {high:.5f} of files)", ""))
     return Table(header=("answers", "files", "false alarms", "kinds"), rows=tuple(rows))
-
-
-def _share(hits: int, of: int) -> str:
-    found = wilson(hits, of)
-    return f"{100 * found.value:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"

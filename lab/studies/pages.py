@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.safe_io import read_text
+from sage_rlvr.verdicts.stats.intervals import wilson
 
 
 def remade(docs: Path, name: str, made: Mapping[str, str]) -> tuple[Path, str]:
@@ -31,3 +32,9 @@ def filled(page: str, made: Mapping[str, str], where: str | Path = "the page") -
             )
         page = mark.sub(lambda found, table=table: found[1] + table + "\n" + found[2], page)  # type: ignore[misc]
     return page
+
+
+def percent(hits: int, of: int) -> str:
+    """hits / of with Wilson's 95 % interval: "3.0 % (1.4 to 6.4)"."""
+    found = wilson(hits, of)
+    return f"{100 * found.value:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"

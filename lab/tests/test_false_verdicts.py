@@ -51,7 +51,7 @@ def test_the_page_has_the_rows_that_the_command_prints(tmp_path: Path):
 
 def test_the_command_prints_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     write_counts(tmp_path)
-    left_out = ["--population", "0", "--power", "0", "--dependent", "0", "--colder", "0"]  # minutes each
+    left_out = ["--population", "0", "--power", "0", "--dependent", "0", "--colder", "0", "--unlocked", "0"]  # minutes each
     assert main(["false-verdicts", "--published", str(tmp_path), "--replicates", "2", "--files", "3", *left_out]) == 0
     shown = capsys.readouterr().out
     assert "published base against itself" in shown and "| all | 27 | 0 (95 % limit: 0.10502 of files)" in shown

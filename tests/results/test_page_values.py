@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from command import call
 from sage_rlvr.api.report import report
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.details.answers import kinds_of
 from sage_rlvr.results.details.training import versions
+from sage_rlvr.results.page import page_of
 from sage_rlvr.results.page.answers import answers_of
 from sage_rlvr.tasks import TASKS, described
 from sage_rlvr.tasks.base import Task
@@ -150,3 +153,17 @@ def test_the_processors_of_all_runs_are_listed() -> None:
     assert versions({"a": [first, second]}) == [("torch", "2.13.0"), ("2 processors:", "A; B")]
     assert versions({"a": [first]}) == [("torch", "2.13.0"), ("processor", "A")]
     assert versions({"a": [TrainingRun(arm="a", seed=0, versions=libraries)]}) == [("torch", "2.13.0")]
+
+
+def test_gains_by_how_often_the_base_solves_a_problem_are_laid_out_from_the_summary(tmp_path: Path) -> None:
+    """The base solves half of the problems never and the others always; the arm solves all."""
+    for name, never in (("base", 0), ("rl", 4)):
+        rows = [{"id": f"p{i}", "n": 4, "c": never if i % 2 else 4} for i in range(40)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert call("compare", tmp_path / "base.jsonl", tmp_path / "rl.jsonl", "--out", tmp_path / "page") == 0
+    (one,) = page_of(json.loads((tmp_path / "page" / "summary.json").read_text()))["unlocked"]
+    assert (one["pair"], one["half"], one["k"]) == (("rl", "base"), 2, 1)
+    never, always = one["rows"]
+    assert (never["right"], never["share"], never["naive"], never["redrawn"], never["gain"]["value"]) == ("0", 0.5, 1, 0, 1)
+    assert (always["right"], always["naive"], always["redrawn"], always["gain"]["value"]) == ("1–2", 0, 0, 0)
+    assert never["gain"]["low"] > 0.5 > always["gain"]["high"] and (tmp_path / "page" / "figures" / "unlocked-1.png").exists()

@@ -265,5 +265,7 @@ def test_a_cell_over_two_seeds_has_no_interval_and_a_trained_control_has_one() -
     assert cell(seed_interval([0.05, 0.07])) == "0.060" and "–" in cell(seed_interval([0.05, 0.06, 0.07]))
     base = {"pass": {"1": 0.1}, "distinct": 1.0, "frontier": [{}], "best": {"pass1": 0.1}, "label": "grpo"}
     assert "kl_raw" not in base_row(base)
+    over_problems = base_row(base, {"grpo": {"pass": {"1": {"value": 0.1, "low": 0.09, "high": 0.11}}}})
+    assert cell(over_problems["pass"]["1"]) == "0.100\n0.090–0.110"
     trained = base_row(base | {"trained": {"pass": {"1": {"value": 0.1, "low": 0.08, "high": 0.12}}, "kl_raw": {"value": 0.06}}})
     assert cell(trained["pass"]["1"]) == "0.100\n0.080–0.120" and trained["kl_raw"] == {"value": 0.06}

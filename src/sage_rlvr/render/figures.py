@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
@@ -97,6 +98,37 @@ def verdict(
         top.set(ylabel="pass@k")
         low.set(ylabel="difference")
         key_above(figure, shown, list(lines))
+        return saved(figure)
+
+
+def unlocked(shown: Looks, pair: tuple[str, str], half: int, k: int, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Gains in pass@k by how often half of the control's samples solves a problem: read from the samples that chose (gray), where
+    the control drawn again gains too, and from other samples with intervals. Strata without an interval have open marks."""
+    arm, control = pair
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 4.1))
+        axes.axhline(0, color=INK, linewidth=1.0)
+        look = shown[arm]
+        for x, row in enumerate(rows):
+            gain = row["gain"]
+            axes.plot(x - 0.17, row["naive"], color=MUTED, marker=look.marker, markersize=7, linestyle="none")
+            axes.plot(x, row["redrawn"], color=MUTED, marker="_", markersize=15, markeredgewidth=2.2, linestyle="none")
+            face = look.color if gain["low"] < gain["high"] else "none"
+            axes.errorbar(
+                x + 0.17, gain["value"], yerr=_bars(gain), color=look.color, marker=look.marker, markersize=7, markerfacecolor=face,
+                linewidth=1.5, capsize=3,
+            )  # fmt: skip
+        axes.set_xticks(range(len(rows)), [f"{row['right']}\n{100 * row['share']:.0f} %" for row in rows])
+        axes.set(xlim=(-0.6, len(rows) - 0.4), xlabel=f"right of {half} samples of {control}; share of the problems")
+        axes.set(ylabel=f"gain in pass@{k}")
+        axes.grid(axis="x", visible=False)
+        marks = [
+            Line2D([], [], color=MUTED, marker=look.marker, markersize=7, linestyle="none"),
+            Line2D([], [], color=MUTED, marker="_", markersize=15, markeredgewidth=2.2, linestyle="none"),
+            Line2D([], [], color=look.color, marker=look.marker, markersize=7, linewidth=1.5),
+        ]
+        names = [f"{arm}, same samples", f"{control} drawn again, same samples", f"{arm}, other samples"]
+        figure.legend(marks, names, loc="outside upper left", frameon=False, fontsize=9.5)
         return saved(figure)
 
 

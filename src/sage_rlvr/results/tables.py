@@ -15,7 +15,7 @@ from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_text import grouped, view
 from sage_rlvr.verdicts.sentences import chip
 from sage_rlvr.verdicts.stats.intervals import Interval
-from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, SEEDS
+from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, SEEDS, signed
 from sage_rlvr.verdicts.stats.samples.clusters import CLUSTERS
 
 NOT_RUN, SAMPLED = "not run", "sampled"
@@ -37,6 +37,7 @@ ROOM = (
     "Log odds: the gain over the baselines.",
 )
 Columns = dict[str, Callable[[Any], str]]
+Tree = Mapping[str, Any]
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "reward/mean": ("Reward", "mean reward"),
     "kl/to_reference": ("Raw KL to the reference", "nats per token"),
@@ -196,7 +197,7 @@ def scores(summary: Mapping[str, Any], world: str | None = None) -> Table:
     exact = world is None and any("kl_exact" in arm for arm in summary["arms"].values())
     if exact:
         columns[EXACT_KL] = lambda row: cell(row.get("kl_exact"), 4)
-    rows = [] if here["base"] is None else [base_row(here["base"])]
+    rows = [] if here["base"] is None else [base_row(here["base"], None if world else summary.get("curves"))]
     for key, arm in summary["arms"].items():
         rows.append({"label": arm["label"], **(here["arms"].get(key) or {})})
     made = with_chance(table(columns, rows), chance, {f"pass@{k}": k for k in summary["ks"]})
@@ -282,9 +283,12 @@ def _fraction(value: float | None) -> str:
     return NONE if value is None else f"{value:.1%}"
 
 
-def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of the base. A trained run that replaces the base has intervals and a raw KL."""
+def base_row(base: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of the base. A trained run that replaces the base has a raw KL. curves: those of the summary, whose intervals are
+    over problems if every arm has one training seed."""
     row = {name: base[name] for name in ("pass", "distinct", "frontier")}
+    own = (curves or {}).get(base.get("label", "base"), {})
+    row["pass"] = {k: own.get("pass", {}).get(k, value) for k, value in row["pass"].items()}
     row |= base.get("trained") or {}
     row |= {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
     return row | {"frontier_by_seed": {"0": base["frontier"]}}
@@ -292,9 +296,34 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Label -> row of every policy with exact scores, the base first."""
-    rows = [] if summary["base"] is None else [base_row(summary["base"])]
+    rows = [] if summary["base"] is None else [base_row(summary["base"], summary.get("curves"))]
     rows += [row for row in summary["arms"].values() if row["seeds"]]
     return {row["label"]: row for row in rows}
+
+
+def strata(found: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Problems by how often half of a side's samples solves them, one row per name and stratum. found: names, and trees of
+    `stats.strata.Strata` with the side that is compared with the one that sorts."""
+
+    def right(row: tuple[str, Tree, Tree]) -> str:
+        _, of, one = row
+        return f"{one['low']} of {of['half']}" if one["low"] == one["high"] else f"{one['low']} to {one['high']} of {of['half']}"
+
+    rows = [(name, of, one) for name, of in found for one in of["strata"]]
+    columns: Columns = {
+        "pair": lambda row: row[0], "right in the half": right, "share": lambda row: f"{row[2]['share']:.2f}",
+        "k": lambda row: str(row[1]["k"]), "other side": lambda row: cell(row[2]["other"]),
+        "same half": lambda row: cell(row[2]["same"]),
+        "naive difference": lambda row: signed(row[2]["other"] - row[2]["same"]), "drawn again": lambda row: cell(row[2]["again"]),
+        "difference": lambda row: _signed_in_line(row[2]["difference"]),
+    }  # fmt: skip
+    return table(columns, rows)
+
+
+def _signed_in_line(tree: Mapping[str, Any]) -> str:
+    """A difference with its interval, if it has one: "+0.012 (−0.001 to +0.025)"."""
+    low, high = (math.inf if tree[end] is None else tree[end] for end in ("low", "high"))
+    return signed(tree["value"]) + (f" ({signed(low)} to {signed(high)})" if math.isfinite(high - low) else "")
 
 
 def sampled_apart(summary: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:

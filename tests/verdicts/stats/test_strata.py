@@ -71,6 +71,18 @@ def test_the_shipped_pair_unlocks_no_more_than_the_base_drawn_again():
     assert lost.outcome == "higher" and lost.difference.value == pytest.approx(0.083, abs=0.001)
 
 
+def test_all_halves_at_once_agree_with_halves_drawn_at_random():
+    """The shipped pair, 400 halves of the base's samples drawn without replacement."""
+    base, rl, n, half, k = counts_of("base"), counts_of("rl"), 128, 64, 32
+    drawn = np.random.default_rng(1).hypergeometric(base, n - base, half, size=(400, len(base)))
+    of_half, other = np.asarray(pass_at_k(half, np.arange(half + 1), k)), np.asarray(pass_at_k(n, rl, k))
+    for one in stratified(np.full(len(base), n), base, np.full(len(base), n), rl).strata:
+        inside = (drawn >= one.low) & (drawn <= one.high)
+        same, again = ((inside * (other - of_half[side])).sum() / inside.sum() for side in (drawn, base - drawn))
+        assert one.share == pytest.approx(inside.mean(), abs=0.001)
+        assert [one.other - one.same, one.difference.value] == pytest.approx([same, again], abs=0.004)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "seeds", "kind"), [(128, 1, "base"), (64, 3, "base"), (16, 1, "few"), (64, 1, "hard"), (64, 1, "zero")]

@@ -45,6 +45,7 @@ def scores_of(summary: Tree, them: Scores, base: str) -> dict[str, Any]:
         "chance": chance_line(summary),
         "sampled_curves": _sampled_curves(summary),
         "crossings": _crossings(summary),
+        "unlocked": _unlocked(summary),
         "differences": [_differences(**one) for one in summary.get("differences") or ()],
         "gaps": _panels(summary.get("gaps")),
         "no_gaps": _no_gaps(summary, them),
@@ -96,6 +97,29 @@ def _crossings(summary: Tree) -> list[dict[str, Any]]:
             shown = {"pair": (one["arm"], one["control"]), "lines": lines, "chance": chance_line(summary, one["task"])}
             found.append({**shown, "curve": one["over_k"], "first_loss": one["first_loss"]})
     return found
+
+
+def _unlocked(summary: Tree) -> list[dict[str, Any]]:
+    """The gains of each verdict on samples, by how often half of the control's samples solves a problem."""
+    found = []
+    for one in (summary.get("verdicts") or {}).get("verdicts", ()):
+        gained = (one.get("unlocked") or {}).get("gained")
+        if gained:
+            pair, strata = (one["arm"], one["control"]), gained["strata"]
+            rows = [{"right": _right(row), "share": row["share"], **_gains(row)} for row in strata]
+            made = tables.strata([(" − ".join(pair), gained)]).only(lambda head: head not in ("pair", "k"))
+            open_marks = any(row["difference"]["low"] is None for row in strata)
+            found.append({"pair": pair, "half": gained["half"], "k": gained["k"], "rows": rows, "open": open_marks, "table": made})
+    return found
+
+
+def _gains(row: Tree) -> dict[str, Any]:
+    """The gain of the arm and of the control drawn again, read from the samples that chose, and the gain on other samples."""
+    return {"naive": row["other"] - row["same"], "redrawn": row["again"] - row["same"], "gain": drawn(row["difference"])}
+
+
+def _right(row: Tree) -> str:
+    return f"{row['low']}" if row["low"] == row["high"] else f"{row['low']}–{row['high']}"
 
 
 def chance_line(summary: Mapping[str, Any], task: str = "") -> Line | None:

@@ -25,6 +25,7 @@ from sage_rlvr.verdicts.stats.intervals import (
     bootstrap_means,
     difference_reach,
     least_seen,
+    resampled_times,
     seeds_reach,
     share_interval,
 )
@@ -344,20 +345,16 @@ class _Counted:
 
     def resampled(self, resamples: int, seed: int) -> Iterator[Floats]:
         """Mean differences of resampled units, in chunks (r, K): counts of each row of the table first, curves last."""
-        units, problems, rng = len(self.sizes), len(self.codes[0]), np.random.default_rng(seed)
+        units, problems = len(self.sizes), len(self.codes[0])
         of, gap = np.repeat(np.arange(units), self.sizes), self.means[0] - self.means[1]
         runs = []  # per arm: problems in order of their row, the rows that occur, and where each row's problems start
         for code in self.codes:
             order = np.argsort(code, kind="stable")
             runs.append((of[order], *np.unique(code[order], return_index=True)))
-        step = max(1, _CHUNK // problems)
-        for start in range(0, resamples, step):
-            r = min(step, resamples - start)
-            drawn = rng.integers(units, size=(r, units)) + units * np.arange(r)[:, None]
-            times = np.bincount(drawn.ravel(), minlength=r * units).reshape(r, units)
-            held = np.zeros((r, len(self.table)))
+        for times in resampled_times(units, resamples, seed):
+            held = np.zeros((len(times), len(self.table)))
             for sign, (unit, present, starts) in zip((1, -1), runs, strict=True):
-                held[:, present] += sign * np.add.reduceat(times[:, unit], starts, axis=1)
+                held[:, present] += sign * np.add.reduceat(times[:, unit], starts, axis=1, dtype=np.int64)
             surplus = times @ self.sizes / problems - 1  # problems drawn in excess of their number: 0 without clusters
             yield held @ self.table / problems - surplus[:, None] * gap
 

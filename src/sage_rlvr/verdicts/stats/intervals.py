@@ -6,7 +6,9 @@ Which one is used when, and how often each covers: lab/pages/concepts/statistics
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +26,7 @@ CARRIED = 50.0  # from this many: problems that must carry a number before a boo
 PSEUDO = 8.0  # all-or-nothing problems that the Beta-Binomial interval adds; chosen by simulation
 _NORMAL = 1e6  # a Poisson count from which its limits are those of a normal law
 _CHUNK = 2_000_000  # indices drawn at a time, so that 10,000 problems need no gigabyte
+_KEPT = 100_000_000  # bytes of a draw that is kept: 4,000 resamples of 25,000 problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,15 +366,28 @@ def share_difference(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, over: s
 def bootstrap_means(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
     """Means of rows drawn with replacement: values (N, K) -> (resamples, K). Every column uses the same draw."""
     matrix = np.asarray(values, dtype=float)
-    n, rng = len(matrix), np.random.default_rng(seed)
-    out = np.empty((resamples, matrix.shape[1]))
-    step = max(1, _CHUNK // n)
+    return np.concatenate([times @ matrix / len(matrix) for times in resampled_times(len(matrix), resamples, seed)])
+
+
+def resampled_times(units: int, resamples: int, seed: int) -> Iterable[NDArray[np.uint8]]:
+    """How often each of `units` units is in each of `resamples` samples with replacement, in chunks (r, units).
+
+    A verdict needs the same draw for every k, so the last two are kept, unless one takes more than `_KEPT` bytes."""
+    return _kept_times(units, resamples, seed) if units * resamples <= _KEPT else _drawn_times(units, resamples, seed)
+
+
+@lru_cache(maxsize=2)
+def _kept_times(units: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
+    return tuple(_drawn_times(units, resamples, seed))
+
+
+def _drawn_times(units: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    rng, step = np.random.default_rng(seed), max(1, _CHUNK // units)
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        out[start : start + rows] = counts @ matrix / n
-    return out
+        drawn = rng.integers(units, size=(rows, units)) + units * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * units).reshape(rows, units)
+        yield times.astype(np.uint8)  # about Poisson(1): above 255 with probability 1e-508
 
 
 def bca(values: Floats, boot: Floats, level: float) -> tuple[float, float]:

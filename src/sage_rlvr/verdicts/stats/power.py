@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.stats.arrays import Floats
@@ -127,12 +127,18 @@ def detectable_shares(
     if widening is None:
         raw, drawn = _drawn_again(columns, centered, resamples, seed)
     else:
-        raw, drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples) @ columns / n, None
+        raw, drawn = _times_of_problems(n, resamples, seed) @ columns / n, None
     below, above, spread = _reach_of_shares(raw, n, alpha, student=widening is not None and bootstrap_sees(gaps))
     if widening is not None:
         reaches = {1.0: widening * below, -1.0: widening * above}
         return max(least, *(float(np.quantile(reach - side * raw[:, 5], power)) for side, reach in reaches.items()))
     return max(least, _harder_side({1.0: below, -1.0: above}, raw[:, 5], spread, drawn, n, power, alpha))
+
+
+@functools.lru_cache(maxsize=1)
+def _times_of_problems(n: int, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """How often each of n problems is in each of `resamples` samples with replacement, (resamples, n): the same for every k."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.uint8)
 
 
 def _all_or_nothing(a: Floats, b: Floats) -> bool:

@@ -118,7 +118,7 @@ def stratified(
             f"{max(4, 2 * k)}"
         )
     passed = np.asarray(pass_at_k(sides[2], sides[3], k))
-    bounds = _bounds(half)
+    bounds = bounds_of(half)
     weight, same, again = _in_strata(sides[0], sides[1], half, k, bounds)
     seeds = max(rows)
     passed = np.broadcast_to(passed, (seeds, passed.shape[1]))
@@ -135,7 +135,7 @@ def stratified(
     return Strata(half, k, tuple(found))
 
 
-def _bounds(half: int) -> list[tuple[int, int]]:
+def bounds_of(half: int) -> list[tuple[int, int]]:
     """Fewest and most right samples of each stratum."""
     ends = [end for end in SOLVED if end < half] + [half]
     return list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
@@ -189,4 +189,4 @@ def _difference(weight: Floats, other: Floats, again: Floats, cluster: Sequence[
     return Interval(value=value, low=value - below, high=value + above, level=level, over=over, n=n).within(-1.0, 1.0)
 
 
-__all__ = ["Strata", "Stratum", "largest_k", "stratified"]
+__all__ = ["Strata", "Stratum", "bounds_of", "largest_k", "stratified"]
