@@ -50,6 +50,7 @@ GROUPS = {
     "compare": {
         "compare": "compare:Compare",
         "report": "page:Report",
+        "browse": "browse:Browse",
         "plan": "plan:Plan",
     },
     "inspect": {
