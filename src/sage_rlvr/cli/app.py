@@ -42,6 +42,7 @@ GROUPS = {
     },
     "evaluate": {
         "eval": "evaluate:Eval",
+        "widen": "widen:Widen",
         "samples": CONTRIB,
         "samples show": CONTRIB,
         "audit": CONTRIB,
