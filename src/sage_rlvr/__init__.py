@@ -1,7 +1,8 @@
 """sage-rlvr: exploration in RLVR, from objectives to honest comparisons, on plain torch, TRL and verl.
 
     import sage_rlvr
-    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, compare, report, sweep, demo, push
+    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, widen, compare, report,
+                                                         browse, sweep, demo, push
     sage_rlvr.evaluate(run)
     sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for yours
 
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from sage_rlvr.names import PARTS, REGISTRIES
 
 if TYPE_CHECKING:
+    from sage_rlvr.api.browse import browse
     from sage_rlvr.api.compare import Comparison, compare
     from sage_rlvr.api.evaluate import Evaluation, evaluate
     from sage_rlvr.api.push import push
     from sage_rlvr.api.report import report
     from sage_rlvr.api.sweep import demo, sweep
     from sage_rlvr.api.train import Run, offline, sft, train
+    from sage_rlvr.api.widen import widen
     from sage_rlvr.core import Anchor, Method, Place, Random, Rarity, Token, objective, shape
     from sage_rlvr.core.guides import *
     from sage_rlvr.methods import *
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 _JOBS = {
     "compare": ("Comparison", "compare"), "evaluate": ("Evaluation", "evaluate"), "push": ("push",), "report": ("report",),
-    "sweep": ("demo", "sweep"), "train": ("Run", "offline", "sft", "train"),
+    "sweep": ("demo", "sweep"), "train": ("Run", "offline", "sft", "train"), "browse": ("browse",), "widen": ("widen",),
 }  # fmt: skip
 _PARTS = [*PARTS["guide"].values(), *PARTS["method"].values()]
 _HOME = {

@@ -14,7 +14,19 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or not _disturbs(c) else f"[U+{ord(c):04X}]" for c in text)
+    return text.translate(_SPELLED)
+
+
+class _Spelled(dict[int, str]):
+    """Code of a character -> how it is shown; filled as characters occur."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        shown = self[code] = character if character in "\n\t" or not _disturbs(character) else f"[U+{code:04X}]"
+        return shown
+
+
+_SPELLED = _Spelled()
 
 
 def _disturbs(character: str) -> bool:

@@ -148,7 +148,8 @@ class Chromium:
 
     def press(self, key: str) -> None:
         """One key, as from a keyboard."""
-        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "End": 35}
-        typed = {"text": "\r"} if key == "Enter" else {}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "/": 191}
+        codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        typed = {"text": {"Enter": "\r"}.get(key, key)} if key in ("Enter", "/") else {}
         for kind in ("keyDown" if typed else "rawKeyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **typed)

@@ -42,6 +42,7 @@ GROUPS = {
     },
     "evaluate": {
         "eval": "evaluate:Eval",
+        "widen": "widen:Widen",
         "samples": CONTRIB,
         "samples show": CONTRIB,
         "audit": CONTRIB,
@@ -50,6 +51,7 @@ GROUPS = {
     "compare": {
         "compare": "compare:Compare",
         "report": "page:Report",
+        "browse": "browse:Browse",
         "plan": "plan:Plan",
     },
     "inspect": {

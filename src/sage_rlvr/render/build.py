@@ -84,7 +84,7 @@ class Page:
         body = to_html(text, drawn | {"samples": Markup(asset("browser.html.j2"))})
         return template(
             "page.html.j2", title=self.values["title"], body=body,
-            policy=POLICY.format(script=f"'sha256-{digest}'" if data else "'none'"), twins=dark_twins(),
+            policy=POLICY.format(script=f"'sha256-{digest}'" if data else "'none'"), twins=dark_twins(), style="",
             data=Markup(as_script(data | {"sets": list(map(self._colored, data["sets"]))})) if data else "", script=Markup(script),
         )  # fmt: skip
 

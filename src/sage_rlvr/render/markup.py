@@ -58,7 +58,9 @@ def fenced(text: str) -> Markup:
 def as_script(data: Any) -> str:
     """ASCII JSON for a script element, without "<", ">" and "&", so that no text closes the element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def to_html(text: str, figures: Mapping[str, Markup]) -> Markup:

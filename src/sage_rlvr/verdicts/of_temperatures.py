@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COLDEST = 0.05
 """The lowest temperature above 0 that is worth sampling: below it a policy is nearly greedy."""
+BASE_TEMPERATURES = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, COLDEST)
+"""The default temperatures of a base. They end at `COLDEST`: above it a verdict against the base often asks for a lower one."""
 FALL = 0.05
 """The p, over all temperatures above the lowest together, below which pass@1 is shown to fall at the lowest."""
 

@@ -46,11 +46,10 @@ from sage_rlvr.training.trl.held_out import (
 from sage_rlvr.training.trl.opening import to_stderr
 from sage_rlvr.training.trl.reference_model import sharded
 from sage_rlvr.training.trl.state import fingerprint
+from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verifiers.reasons import ReasonWatch, watching
 
-BASE_TEMPERATURES = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05)
-"""Down to `results.comparisons.COLDEST`: above it a verdict against the base often asks for a lower one."""
 Made = TypeVar("Made")
 Judge = Callable[[Sequence[Path], Path], str]
 NumberedRows = tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, dict[str, Any]]]]
