@@ -1,17 +1,21 @@
-"""The loop on one CUDA device, in at most nine minutes: what it is, whether it is right, how fast it is, and a run of training.
+"""The loop on one CUDA device, in at most nine minutes: whether it is right, what it is, how fast it is, and a run of training.
 
     python benchmarks/gpu.py                              on a machine with torch and transformers; nothing is downloaded
-    python benchmarks/gpu.py --device cpu --tiny          what a test runs where there is no GPU
+    python benchmarks/gpu.py --device cpu --tiny          the script where there is no GPU
+    python benchmarks/gpu.py --device paper --tiny        the same on tensors of the CPU that refuse what a GPU refuses
 
-1. the device, its rate of bfloat16 products and of copies; 2. log-probs, entropies and one update in float32 against those of
-the CPU; 3. W1 and W2 of benchmarks/real.py, seconds and memory, against Hugging Face and, where it is installed or among the
-wheels, TRL's GRPOTrainer and SageTrainer; 4. a training curve of the shipped policy on Countdown. A part for which too little
-time is left is left out with a line. The last line is JSON, and the exit code 1 where part 2 found the device wrong.
+1. log-probs, entropies and one update in float32 against those of the CPU; 2. the device, its rate of bfloat16 products and of
+copies; 3. W1 and W2 of benchmarks/real.py, seconds and memory, against Hugging Face and, where it is installed or among the wheels,
+TRL's GRPOTrainer and SageTrainer; 4. a training curve of the shipped policy on Countdown.
+
+A part is a process of its own, which is ended after its time (`PARTS`), as is an arm of part 3 that does not answer: what hangs or
+breaks the device takes nothing else with it. --out has the results so far, rewritten after each part and after each round of turns
+of part 3. The last line is the same JSON; the exit code is 1 if part 1 found the device wrong or has no answer.
 
 `make .gpu-wheels/.downloaded` puts the wheels that such a machine lacks into .gpu-wheels, for Python 3.12 on Linux; they are
 installed into a temporary folder, so that the machine's own packages stay as they are.
 
-No machine with a GPU was there when this was written: it was run with --device cpu only.
+No machine with a GPU was there when this was written: it was run with --device cpu and --device paper only.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,21 +42,12 @@ MOST_GAP, LEAST_COSINE = 1e-4, 1 - 1e-6
 """Nats between log-probs of the two devices in float32; cosine of the gradients of one parameter."""
 
 
-class Budget:
-    """Minutes of the whole script."""
-
-    def __init__(self, minutes: float) -> None:
-        self.end = time.perf_counter() + 60 * minutes
-
-    def left(self) -> float:
-        """Seconds."""
-        return self.end - time.perf_counter()
-
-    def allows(self, what: str, seconds: float) -> bool:
-        """Whether so much is left; else a line says that `what` is left out."""
-        if self.left() < seconds:
-            print(f"{what}: left out, {self.left():.0f} s are left and it may take {seconds:.0f}", flush=True)
-        return self.left() >= seconds
+PARTS = {"correctness": 120.0, "device": 60.0, "w1": 150.0, "w2": 150.0, "training": 120.0}
+"""Seconds after which a part is ended, in the order in which they run."""
+LEAST = 20.0
+"""A part is left out if fewer seconds remain."""
+PATIENCE = 60.0
+"""Seconds in which an arm of W1 and W2 must load, and make a turn."""
 
 
 @contextmanager
@@ -85,9 +81,9 @@ def device_lines(device: str) -> None:
     import transformers
 
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python {sys.version.split()[0]}")
-    rate = real_work.product_rate(os.cpu_count() or 1, device, 1.0)
-    if device == "cpu":
-        print(f"no GPU: device cpu, bfloat16 products {rate / 1e9:.0f} GFLOP/s")
+    rate = real_work.product_rate(os.cpu_count() or 1, "cuda" if device == "cuda" else "cpu", 1.0)
+    if device != "cuda":
+        print(f"no GPU: device {device}, bfloat16 products {rate / 1e9:.0f} GFLOP/s")
         return
     found = torch.cuda.get_device_properties(0)
     source = torch.empty(1 << 30, dtype=torch.uint8, device=device)
@@ -119,7 +115,7 @@ def make_loop(folder: Path, prompts: list[list[int]], device: str) -> Any:
 
     rollout = {"prompts_per_step": len(prompts), "group_size": 4, "max_new_tokens": 16}
     tree = {"steps": 10, "model": str(folder), "method": {"name": "grpo", "beta": 0.04}, "rollout": rollout}
-    tree |= {"engine": {"device": device, "threads": None}, "optimizer": {"lr": 1e-4}}
+    tree |= {"engine": {"device": named(device), "threads": None}, "optimizer": {"lr": 1e-4}}
     task = Numbers(tuple(Row(str(n), as_text(ids)) for n, ids in enumerate(prompts)))
     return build(replace(decode(TrainConfig, tree), task=task))
 
@@ -143,7 +139,8 @@ def correctness(folder: Path, prompts: list[list[int]], device: str) -> dict[str
         return Rollout(**{n: v.to(device) if torch.is_tensor(v) else v for n, v in vars(rollout).items()})
 
     train_step(ours, 0)
-    with patch.object(rollouts, "sample", repeated):
+    counted: dict[str, float] = {}
+    with counting(device, counted), patch.object(rollouts, "sample", repeated):
         train_step(theirs, 0)
     moments, others = ours.optimizer.tensors(), theirs.optimizer.tensors()
     cosines = [cosine(value, others[name].cpu()) for name, value in moments.items() if name.endswith("/exp_avg")]
@@ -154,7 +151,25 @@ def correctness(folder: Path, prompts: list[list[int]], device: str) -> dict[str
         "gradient_cosine": min(cosines),
         "weight_gap": max(gap(weight, weights[name]) for name, weight in ours.policy.named_parameters()),
         "same_draws_frac": float((own.tokens.cpu() == rollout.tokens).float().mean()),
-    }
+    } | counted
+
+
+def named(device: str) -> str:
+    """The name of a device in a recipe: on paper that of CUDA, in whose place it stands."""
+    return "cuda" if device == "paper" else device
+
+
+@contextmanager
+def counting(device: str, found: dict[str, float]) -> Iterator[None]:
+    """On paper, the operations of the block and those for which a GPU would wait, by the names of `paper_device.SEEN`."""
+    if device != "paper":
+        yield
+        return
+    from paper_device import SEEN
+
+    before = SEEN.copy()
+    yield
+    found |= {f"update_{name.replace(' ', '_')}": float(count - before[name]) for name, count in SEEN.items()}
 
 
 def scores_of(loop: Any, prompts: list[list[int]], rollout: Any) -> Any:
@@ -192,32 +207,37 @@ def cosine(a: Any, b: Any) -> float:
 # --- speed --------------------------------------------------------------------------------------------------------------
 
 
-def steps(folder: Path, device: str, tiny: bool, budget: Budget) -> dict[str, float | None]:
-    """W1 and W2, all arms that are there; seconds of others over ours."""
+def steps(name: str, folder: Path, device: str, tiny: bool, out: Path) -> dict[str, float | None]:
+    """A workload with all arms that are there; seconds of others over ours, rewritten in `out` after each round of turns."""
     import real
     import real_work
 
-    shape, ratios = real_work.shape_of(folder), {}
+    shape = real_work.shape_of(folder)
     options = real.Options(device=device, threads=os.cpu_count() or 1, repeats=1 if tiny else 4, warm=0 if tiny else 1)
-    for name in ("w1",) if tiny else ("w1", "w2"):
-        if not budget.allows(name, 5 if tiny else 100):
-            continue
-        workload = real_work.WORKLOADS[name]
-        workload = real_work.small(workload) if tiny else replace(workload, micro=workload.rows)
-        arms = [arm for arm in real.STEP_ARMS if importlib.util.find_spec("trl") or arm not in ("trl", "sage")]
-        print(f"\n{name}", flush=True)
-        found = real.run(workload, arms, folder, shape, options)
-        real.table(workload, found, shape)
-        for other in ("textbook", "trl", "sage"):
-            ratios[f"{other}_{name}"] = real.ratio({name: found}, name, other, "ours")
-    return ratios
+    options = replace(options, patience=PATIENCE)
+    workload = real_work.WORKLOADS[name]
+    workload = real_work.small(workload) if tiny else replace(workload, micro=workload.rows)
+    arms = [arm for arm in real.STEP_ARMS if arm not in ("trl", "sage") or (importlib.util.find_spec("trl") and device != "paper")]
+
+    def ratios(found: dict[str, real.Found]) -> dict[str, float | None]:
+        others = ("textbook", "trl", "sage")
+        there = {f"{other}_{name}": real.ratio({name: found}, name, other, "ours") for other in others}
+        write(out, there)
+        return there
+
+    found = real.run(workload, arms, folder, shape, options, ratios)
+    real.table(workload, found, shape)
+    return ratios(found)
 
 
 # --- training -----------------------------------------------------------------------------------------------------------
 
 
-def curve(device: str, tiny: bool, seconds: float) -> list[float]:
-    """Mean rewards of the shipped policy's steps on Countdown under SAGE-Branch (recipes/countdown), printed by fives."""
+def curve(device: str, tiny: bool, seconds: float) -> dict[str, float]:
+    """Mean rewards of the first and the last five steps of the shipped policy on Countdown under SAGE-Branch (recipes/countdown).
+
+    They are printed by fives.
+    """
     from sage_rlvr.config import TrainConfig, decode
     from sage_rlvr.training.loop import build, train_step
 
@@ -225,7 +245,7 @@ def curve(device: str, tiny: bool, seconds: float) -> list[float]:
     guided = {"name": "sage", "base": {"name": "grpo", "beta": 0.05}, "guide": {"name": "branch"}}
     world = {"counts": {4: 1.0}, "max_number": 9, "max_target": 20, "targets": "expression", "train_problems": 6000}
     tree = {"steps": count, "method": guided, "world": world, "optimizer": {"lr": 1e-4}}
-    tree |= {"engine": {"device": device, "threads": None}}
+    tree |= {"engine": {"device": named(device), "threads": None}}
     tree |= {"rollout": {"prompts_per_step": size, "group_size": size, "max_new_tokens": 24}}
     loop, rewards, began = build(decode(TrainConfig, tree)), [], time.perf_counter()
     for step in range(count):
@@ -237,67 +257,104 @@ def curve(device: str, tiny: bool, seconds: float) -> list[float]:
         if time.perf_counter() - began > seconds:
             break
     print(f"  {len(rewards)} steps in {time.perf_counter() - began:.1f} s")
-    return rewards
+    return {"reward_first": sum(rewards[:5]) / 5, "reward_last": sum(rewards[-5:]) / 5} if len(rewards) >= 5 else {}
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------------
 
 
-def guarded(what: str, work: Callable[[], Any]) -> Any:
-    """A part that fails does not take the others' results with it."""
+def write(out: Path, found: dict[str, Any]) -> str:
+    """Replace the file by these results, whole at every moment; return the text."""
+    text = json.dumps({name: round(value, 7) if isinstance(value, float) else value for name, value in found.items()})
+    beside = out.with_name(out.name + ".new")
+    beside.write_text(text + "\n")
+    beside.replace(out)
+    return text
+
+
+def run_part(name: str, device: str, tiny: bool, folder: Path, out: Path, seconds: float) -> None:
+    """A part, in this process; its results are written to `out`."""
+    import real_work
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    found: dict[str, Any] = {}
+    with real_work.on_device(device):
+        if name == "correctness":
+            prompts = real_work.small(real_work.WORKLOADS["w1"]).ids(real_work.shape_of(folder / "few").words)
+            found = correctness(folder / "few", prompts, device)
+            print("  " + ", ".join(f"{label} {value:.6g}" for label, value in found.items()))
+        elif name == "training":
+            found = curve(device, tiny, seconds - LEAST / 2)
+    if name == "device":
+        device_lines(device)
+    elif name in ("w1", "w2"):
+        found = steps(name, folder / "whole", device, tiny, out)
+    write(out, found)
+
+
+def part(name: str, options: argparse.Namespace, folder: Path, seconds: float) -> dict[str, Any]:
+    """The results of a part in a process of its own, which is ended with all that it started after so many seconds."""
+    out = folder / f"{name}.json"
+    command = [sys.executable, str(Path(__file__).resolve()), "--part", name, "--device", options.device, "--out", str(out)]
+    command += ["--folder", str(folder), "--seconds", str(seconds), *["--tiny"] * options.tiny]
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        return work()
-    except Exception as error:
-        print(f"{what}: FAILED, {type(error).__name__}: {error}", flush=True)
-        return None
+        code = process.wait(seconds)
+        if code:
+            print(f"{name}: FAILED, its process ended with {code}", flush=True)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: FAILED, ended after {seconds:.0f} s", flush=True)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return json.loads(out.read_text()) if out.exists() else {}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "paper"))
     parser.add_argument("--tiny", action="store_true", help="a model and batches that take seconds")
     parser.add_argument("--minutes", type=float, default=9.0, help="of the whole script")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gpu.json", help="the results so far, in JSON")
     parser.add_argument("--wheels", type=Path, default=ROOT / ".gpu-wheels", help="folder of wheels to import from")
+    for name, kind in {"part": str, "folder": Path, "seconds": float}.items():  # of the process of a part
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    budget = Budget(options.minutes)
+    if options.part:
+        run_part(options.part, options.device, options.tiny, options.folder, options.out, options.seconds)
+        return 0
+    end = time.perf_counter() + 60 * options.minutes
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     with wheels(options.wheels), tempfile.TemporaryDirectory() as temporary:
         import real_work
         import torch
-        import transformers
 
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
         if options.device == "cuda" and not torch.cuda.is_available():
             print("no CUDA device is available to torch; pass --device cpu --tiny to see whether the script runs")
             return 1
-        print(f"\n1. device, {budget.left():.0f} s left", flush=True)
-        guarded("device", lambda: device_lines(options.device))
+        folder = Path(temporary)
         shape = real_work.TINY if options.tiny else real_work.SMOLLM2
-        few, whole = Path(temporary) / "few", Path(temporary) / "whole"
-        real_work.write_model(few, shape if options.tiny else replace(shape, layers=6))
-        real_work.write_model(whole, shape)
-        prompts = real_work.small(real_work.WORKLOADS["w1"]).ids(shape.words)
-        print(f"\n2. correctness in float32, {budget.left():.0f} s left", flush=True)
-        found: dict[str, Any] = guarded("correctness", lambda: correctness(few, prompts, options.device)) or {}
-        print("  " + ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
-        right = found.get("logp_gap", 1.0) <= MOST_GAP and found.get("gradient_cosine", 0.0) >= LEAST_COSINE
-        print(
-            f"  log-probs within {MOST_GAP:g} nats, cosine of gradients at least 1 - 1e-6: {'yes' if right else 'NO'}"
-        )
-        print(f"\n3. speed, {budget.left():.0f} s left", flush=True)
-        ratios = guarded("speed", lambda: steps(whole, options.device, options.tiny, budget)) or {}
-        print(f"\n4. training, {budget.left():.0f} s left", flush=True)
-        rewards: list[float] = []
-        if budget.allows("training", 20):
-            rewards = (
-                guarded("training", lambda: curve(options.device, options.tiny, min(90, budget.left() - 10))) or []
-            )
-        if len(rewards) >= 5:
-            found |= {"reward_first": sum(rewards[:5]) / 5, "reward_last": sum(rewards[-5:]) / 5}
-        print(
-            json.dumps({"right": right} | {n: None if v is None else round(v, 7) for n, v in (found | ratios).items()})
-        )
-    return 0 if right else 1
+        real_work.write_model(folder / "few", shape if options.tiny else replace(shape, layers=6))
+        real_work.write_model(folder / "whole", shape)
+        found: dict[str, Any] = {"right": False}
+        text = write(options.out, found)
+        for number, (name, most) in enumerate(PARTS.items(), 1):
+            left = end - time.perf_counter()
+            print(f"\n{number}. {name}, {left:.0f} s left", flush=True)
+            if left < LEAST or (options.tiny and name == "w2"):
+                print(f"{name}: left out", flush=True)
+                continue
+            found |= part(name, options, folder, min(most, left))
+            if name == "correctness":
+                near = found.get("logp_gap", 1.0) <= MOST_GAP and found.get("gradient_cosine", 0.0) >= LEAST_COSINE
+                found["right"] = near
+                print(f"  log-probs within {MOST_GAP:g} nats, cosine of gradients at least 1 - 1e-6: {'yes' if near else 'NO'}")
+            text = write(options.out, found)
+        print(text)
+    return 0 if found["right"] else 1
 
 
 if __name__ == "__main__":

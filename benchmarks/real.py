@@ -32,10 +32,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
 from typing import Any
 
 import real_work as work
@@ -95,7 +96,9 @@ class Options:
     tiny: bool = False
     """A model and batches that take seconds: to see whether it runs."""
     device: str = "cpu"
-    """cpu, or cuda, where benchmarks/gpu.py is the whole of it."""
+    """cpu, or cuda and paper, which benchmarks/gpu.py sets."""
+    patience: float | None = None
+    """Seconds in which an arm must load, and make a turn; it is ended and left out after them. Default: no limit."""
 
 
 @dataclass
@@ -143,8 +146,8 @@ class Found:
 class Worker:
     """The process of an arm: a turn for each line."""
 
-    def __init__(self, name: str, python: Path | str, spec: Path, log: Path) -> None:
-        self.name, self.log = name, log
+    def __init__(self, name: str, python: Path | str, spec: Path, log: Path, patience: float | None = None) -> None:
+        self.name, self.log, self.patience = name, log, patience
         command = [str(python), str(HERE / "real_arms.py"), name, str(spec)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, env=environment()
@@ -155,6 +158,9 @@ class Worker:
         return self._line()["ready"]  # type: ignore[no-any-return]
 
     def _line(self) -> dict[str, Any]:
+        if not select([self.process.stdout], [], [], self.patience)[0]:  # it writes a line only when it is asked
+            self.process.kill()
+            raise Absent(f"no answer within {self.patience:.0f} s")
         line = self.process.stdout.readline()  # type: ignore[union-attr]
         if not line:
             code = self.process.wait()
@@ -293,8 +299,15 @@ def python_of(name: str, options: Options) -> Path | str:
 # --- turns --------------------------------------------------------------------------------------------------------------
 
 
-def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, options: Options) -> dict[str, Found]:
-    """All turns of a workload."""
+def run(
+    workload: Workload,
+    arms: Sequence[str],
+    folder: Path,
+    shape: Shape,
+    options: Options,
+    after: Callable[[dict[str, Found]], Any] = lambda found: None,
+) -> dict[str, Found]:
+    """All turns of a workload. after: called with what was found, after each round of turns."""
     prompts, lengths = workload.ids(shape.words), workload.lengths()
     spec = {"folder": str(folder), "prompts": prompts, "group": workload.group, "new": workload.new, "lengths": lengths}
     spec |= {"micro": workload.micro, "threads": options.threads, "device": options.device}
@@ -307,7 +320,9 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
             with absence(found[name]):
                 log = folder / f"{workload.name}-{name}.log"
                 workers[name] = (
-                    Llama(spec, folder) if name == "llama" else Worker(name, python_of(name, options), file, log)
+                    Llama(spec, folder)
+                    if name == "llama"
+                    else Worker(name, python_of(name, options), file, log, options.patience)
                 )
                 stack.callback(workers[name].close)
         for name in list(workers):
@@ -323,6 +338,7 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
                         print(f"  {label} {line_of(name, turn)}", flush=True)
                     found[name].turns.append(turn)
                     found[name].peak = turn.device_bytes or workers[name].peak()
+            after(found)
     best = max((turn.rate for arm in found.values() for turn in arm.turns), default=0.0)
     for arm in found.values():
         arm.rate = best

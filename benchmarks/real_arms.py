@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
-from real_work import BETA, CLIP, LR, MAX_NORM, as_text, parity, shape_of
+from real_work import BETA, CLIP, LR, MAX_NORM, as_text, on_device, parity, shape_of
 
 Spec = dict[str, Any]
 
@@ -531,6 +531,13 @@ def main() -> None:
     name, spec = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     torch.set_num_threads(spec["threads"])
     torch.manual_seed(0)
+    with on_device(spec["device"]):
+        spec["device"] = "cuda" if spec["device"] == "paper" else spec["device"]
+        serve(name, spec)
+
+
+def serve(name: str, spec: Spec) -> None:
+    """The lines of an arm."""
     clock = Clock(spec["device"])
     arm = ARMS[name](spec, clock)
     versions = {m: sys.modules[m].__version__ for m in ("torch", "transformers", "trl", "vllm") if m in sys.modules}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,10 +195,24 @@ def parity(text: str) -> float:
     return float(zlib.crc32(text.encode()) % 2)
 
 
+@contextmanager
+def on_device(name: str) -> Iterator[None]:
+    """With `paper`, torch has a CUDA device of paper while the block runs (tests/helpers/paper_device.py); else nothing changes."""
+    if name != "paper":
+        yield
+        return
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
+    from paper_device import paper_as_cuda
+
+    with paper_as_cuda():
+        yield
+
+
 def product_rate(threads: int, device: str = "cpu", seconds: float = 0.4) -> float:
     """Best bfloat16 operations a second of a product of 2,048 rows with a layer's widest weights."""
     import torch
 
+    device = "cpu" if device == "paper" else device
     rows, width, out = (2048, 576, 3072) if device == "cpu" else (8192, 4096, 4096)
     torch.set_num_threads(threads)
     x, weight = (torch.randn(n, width, device=device).bfloat16() for n in (rows, out))

@@ -1,7 +1,8 @@
-"""benchmarks/gpu.py where there is no GPU: the whole script, and that its comparison notices a device that computes otherwise."""
+"""benchmarks/gpu.py where there is no GPU: the whole script, its time limits, and a device that computes otherwise."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import subprocess
@@ -17,15 +18,24 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.slow
-def test_the_script_runs_whole_on_a_cpu(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--tiny", "--wheels", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=290)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("device", ["cpu", "paper"])
+def test_the_script_runs_whole_without_a_gpu(tmp_path: Path, device: str) -> None:
+    """On paper every part meets tensors that refuse to mix with the CPU, and the waits of an update are counted."""
+    out = tmp_path / "gpu.json"
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", device, "--tiny", "--minutes", "14"]
+    command += ["--wheels", str(tmp_path), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=890)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["right"] and found["textbook_w1"] > 0
-    assert (found["trl_w1"] is None) == (importlib.util.find_spec("trl") is None) == (found["sage_w1"] is None)
-    assert "steps    1 to    5  reward" in done.stdout and "reward_last" in found
-    assert "FAILED" not in done.stdout and "left out" not in done.stdout
+    assert found == json.loads(out.read_text())
+    assert found["right"] and found["textbook_w1"] > 0 and "reward_last" in found
+    trl = importlib.util.find_spec("trl") is not None and device == "cpu"
+    assert (found["trl_w1"] is not None) == trl == (found["sage_w1"] is not None)
+    assert "steps    1 to    5  reward" in done.stdout
+    assert "FAILED" not in done.stdout
+    if device == "paper":
+        assert found["same_draws_frac"] == 1 and found["update_float64"] == 0 and found["update_waits"] <= 70
 
 
 @pytest.fixture
@@ -58,3 +68,36 @@ def test_a_device_that_computes_otherwise_is_noticed(gpu: Any, tmp_path: Path, m
     monkeypatch.setattr(gpu, "make_loop", second_is_off)
     found = gpu.correctness(tmp_path, prompts, "cpu")
     assert found["logp_gap"] > gpu.MOST_GAP and found["gradient_cosine"] < gpu.LEAST_COSINE
+
+
+def test_a_part_that_hangs_is_ended_and_what_was_found_stays(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = argparse.Namespace(device="cpu", tiny=True)
+    assert gpu.part("correctness", options, tmp_path, 0.2) == {}  # its imports alone take longer
+    assert "correctness: FAILED, ended after 0 s" in capsys.readouterr().out
+    out, plain = tmp_path / "out" / "gpu.json", {"logp_gap": 0.0, "gradient_cosine": 1.0}
+
+    def interrupted(name: str, *_: Any) -> dict[str, float]:
+        if name == "w1":
+            assert json.loads(out.read_text()) == {"right": True, **plain}
+            raise KeyboardInterrupt
+        return plain if name == "correctness" else {}
+
+    monkeypatch.setattr(gpu, "part", interrupted)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--tiny", "--wheels", str(tmp_path), "--out", str(out)])
+    monkeypatch.setenv("PYTHONPATH", "")
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main()
+    assert json.loads(out.read_text()) == {"right": True, **plain}
+
+
+def test_an_arm_that_does_not_answer_is_ended(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.import_module("real")
+    (tmp_path / "real_arms.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(real, "HERE", tmp_path)
+    worker = real.Worker("ours", sys.executable, tmp_path / "spec.json", tmp_path / "log", 0.2)
+    with pytest.raises(real.Absent, match=r"no answer within 0 s"):
+        worker.ready()
+    worker.close()
+    assert worker.process.returncode == -9

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,9 +24,12 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 import sage_rlvr.trl  # noqa: F401  # sets the verdict
+from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import chat_policy
+from conftest import tiny_llama
 from sage_rlvr.api.compare import compare
 from sage_rlvr.core.guides import Flat
+from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
 from sage_rlvr.training.trl import PassAtK, SageTrainer, evaluations, held_out
 from sage_rlvr.verdicts.stats.intervals import passk_interval
@@ -477,7 +481,7 @@ def test_a_server_that_returns_one_completion_per_prompt(tiny_policy: Path, tmp_
         ({"rows": []}, "rows has 0 held-out rows; pass some, such as"),
         ({"rows": Dataset.from_list(ROWS).to_iterable_dataset()}, "has no length; pass a loaded dataset"),
         ({"rows": [{"question": "?"}]}, "held-out row 0 has the columns question; rename"),
-        ({"rows": [{"prompt": "1", "image": 0}]}, "row 0 has image; PassAtK samples text prompts only"),
+        ({"rows": [{"prompt": "1", "image": 0}]}, "row 0 has image, and the trainer.s .* reads no images: remove"),
         ({"rows": [{"prompt": "1", "a": 0}, {"prompt": "2"}]}, "rows 0 and 1 differ in the columns a"),
         ({"rows": [{"prompt": "1"}, {"prompt": "2"}, {"prompt": "1"}]}, "rows 0 and 2 have the same prompt and no column id"),
         ({"rows": [{"prompt": "1", "id": 7}, {"prompt": "2", "id": 7}]}, r"rows 0 and 1 have the same id \(7\)"),
@@ -539,13 +543,187 @@ def test_trainers_that_cannot_be_sampled(tiny_policy: Path, tmp_path: Path, monk
     with pytest.raises(ConfigError, match=r"trainer = SimpleNamespace does not derive from a trainer of TRL; pass a GRPOTrainer"):
         passk(SimpleNamespace())
     trainer = build(tiny_policy, arguments(tmp_path), trl.GRPOTrainer)
-    trainer.tools = [len]
-    with pytest.raises(ConfigError, match=r"the trainer has tools, and PassAtK samples single completions"):
+    trainer.environments = [object()]
+    monkeypatch.setattr(held_out, "NEW_ENVIRONMENTS", "something else")
+    with pytest.raises(ConfigError, match=r"the environments of TRL .* are one list, as long as a training batch; install TRL"):
         passk(trainer)
-    trainer.tools = []
+    trainer.environments = None
     monkeypatch.setitem(held_out.SEAMS, "_generate", ("something else",))
     with pytest.raises(ConfigError, match=r"unexpected structure; not found: _generate: something else; install TRL"):
         passk(trainer)
+
+
+def test_the_asynchronous_trainer_is_refused_with_the_reason() -> None:
+    module = pytest.importorskip("trl.experimental.async_grpo")
+    with pytest.raises(ConfigError, match=r"AsyncGRPOTrainer samples in a process of its own, on a server whose weights change"):
+        passk(object.__new__(module.AsyncGRPOTrainer))
+
+
+# ---- what the trainer's own rollout adds
+
+
+class Counting:
+    """An environment of TRL: `add` is its tool, and its observation is the row's `right`."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        self.right, self.asked = -1, 0
+
+    def reset(self, right: int, **_: Any) -> str:
+        """Begin with a row."""
+        self.right, self.asked = right, 0
+        return f" observed {right}"
+
+    def add(self, a: int) -> str:
+        """
+        Add one.
+
+        Args:
+            a: A number.
+
+        Returns:
+            The sum.
+        """
+        self.asked += 1
+        return str(a + 1)
+
+
+CHAT_ROWS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+
+
+def chat_trainer(tmp_path: Path, template: str, **more: Any) -> Any:
+    """With tools each completion calls `add` with 3 and then ends, by TRL's own loop; what the tiny policy says is scripted."""
+    tokenizer = byte_tokenizer(template, eos_token="<|im_end|>", pad_token="</s>")
+    rows = Dataset.from_list([CHAT_ROWS[n % 4] for n in range(12)])
+    model = tiny_llama(vocab_size=len(tokenizer), max_position_embeddings=4096)
+    args = arguments(tmp_path, max_steps=2, max_completion_length=600, beta=0.0)
+    trainer = trl.GRPOTrainer(model, reward_chat, args, train_dataset=rows, processing_class=tokenizer, **more)
+
+    def scripted(prompt_ids: Any, *_: Any, **__: Any) -> Any:
+        called = ["<tool_response>" in tokenizer.decode(ids[-120:]) for ids in prompt_ids]
+        call = '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>'
+        texts = [f"{'done' if one else call}<|im_end|>" for one in called]
+        return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], None
+
+    trainer._generate_single_turn = scripted if more else trainer._generate_single_turn
+    return trainer
+
+
+WITH_TOOLS = pytest.mark.skipif(
+    held_out.NEW_ENVIRONMENTS not in inspect.getsource(trl.GRPOTrainer._generate_and_score_completions),
+    reason="this TRL has a fixed list of environments, and wants jmespath for its tools",
+)
+
+
+@WITH_TOOLS
+def test_environments_are_those_of_the_training_and_are_asked_before_they_are_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt of a completion has the observation of its row, the reward reads the environment while it is still that of the
+    row, with its tool called once, no more are made than a call has completions, and the training does not change."""
+    from trl.chat_template_utils import qwen3_chat_template
+
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    seen: list[tuple[str, int, int, int, str]] = []
+
+    def fn(prompts: list[Any], completions: list[Any], right: list[int], environments: list[Any], **_: Any) -> list[float]:
+        for p, said, c, e in zip(prompts, completions, right, environments, strict=True):
+            seen.append((p[-1]["content"], c, e.right, e.asked, said[1]["content"]))
+        return [float(e.right > 1) for e in environments]
+
+    torch.manual_seed(0)
+    plain = chat_trainer(tmp_path, qwen3_chat_template, environment_factory=Counting)
+    plain.train()
+    torch.manual_seed(0)
+    trainer = chat_trainer(tmp_path, qwen3_chat_template, environment_factory=Counting)
+    passk(trainer, fn, CHAT_ROWS, every=2, batch_size=4)
+    Counting.made = 0
+    trainer.train()
+    assert len(seen) == 32 and all(text.endswith(f" observed {c}") and c == own for text, c, own, *_ in seen)
+    assert {(asked, said) for *_, asked, said in seen} == {(1, "4")}
+    assert Counting.made == 5  # a batch of training has 6, and the trainer made the first
+    assert [one["eval_passk/pass@1"] for one in evaluated(trainer)] == [0.5, 0.5]
+    assert same(weights(trainer), weights(plain)) and "_generate" not in vars(trainer)
+
+
+@WITH_TOOLS
+def test_tools_are_called_and_their_words_reach_the_reward(tmp_path: Path) -> None:
+    from trl.chat_template_utils import qwen3_chat_template
+
+    def add(a: int) -> str:
+        """
+        Add one.
+
+        Args:
+            a: A number.
+
+        Returns:
+            The sum.
+        """
+        return f"sum {a + 1}"
+
+    trainer, seen = chat_trainer(tmp_path, qwen3_chat_template, tools=[add]), list[str]()
+
+    def fn(completions: list[Any], **_: Any) -> list[float]:
+        seen.extend(one[1]["content"] for one in completions)
+        return [float(text_of(one) == "done") for one in completions]
+
+    passk(trainer, fn, CHAT_ROWS, every=2, batch_size=4)
+    trainer.train()
+    assert seen == ["sum 4"] * 32 and evaluated(trainer)[0]["eval_passk/pass@1"] == 1.0
+
+
+def test_a_rollout_func_draws_at_the_temperature_and_returns_columns(tiny_policy: Path, tmp_path: Path) -> None:
+    """Its own columns reach the reward; other temperatures than that of training are only those that are given."""
+    heats: list[float] = []
+
+    def drawn(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        heats.append(trainer.args.temperature)
+        ids = [[5, 6, trainer.processing_class.eos_token_id] for _ in prompts]
+        columns = {"prompt_ids": [[4]] * len(prompts), "completion_ids": ids, "logprobs": [[0.0] * 3] * len(prompts)}
+        return columns | {"said": [f"{prompt} {trainer.args.temperature}" for prompt in prompts]}
+
+    def fn(prompts: list[Any], said: list[str], **_: Any) -> list[float]:
+        assert all(text.startswith(prompt) for prompt, text in zip(prompts, said, strict=True))
+        return [float(text.endswith("0.3")) for text in said]
+
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), trl.GRPOTrainer, rollout_func=drawn)
+    assert passk(trainer, fn, temperatures=None).base_temperatures == (0.8,)
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), trl.GRPOTrainer, rollout_func=drawn)
+    passk(trainer, fn, temperatures=(0.3,))
+    heats.clear()
+    trainer.train()
+    assert heats == [0.8] * 4 + [0.3] * 4 + [0.8] + [0.8] * 4 and trainer.temperature == 0.8
+    base, last = evaluated(trainer)
+    assert (base["eval_passk/pass@1"], base["eval_passk_T0.3/pass@1"], last["eval_passk/pass@1"]) == (0.0, 1.0, 0.0)
+
+
+def test_images_reach_the_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    trainer = chat_trainer(tmp_path, CHATML)
+    pictures = [row | {"image": image.new("RGB", (2, 2), (place, 0, 0))} for place, row in enumerate(CHAT_ROWS)]
+    with pytest.raises(DataError, match=r"held-out row 0 has image, and the trainer's .* reads no images: remove the column"):
+        passk(trainer, first_ones, pictures)
+    trainer.processing_class.image_processor = object()
+    words = [row | {"prompt": "text"} for row in pictures]
+    with pytest.raises(DataError, match=r"held-out row 0 has image; prompts with images are messages"):
+        passk(trainer, first_ones, words)
+    callback = passk(trainer, first_ones, pictures)
+    again = [row | {"image": row["image"].copy()} for row in pictures]
+    assert callback._settings()["rows"] == PassAtK(trainer, again, first_ones, temperatures=())._settings()["rows"]
+    seen: list[Any] = []
+
+    def generate(prompts: list[Any]) -> tuple[Any, ...]:
+        seen.extend(part["image"] for prompt in prompts for part in prompt[0]["content"] if part["type"] == "image")
+        names = held_out.returned_names(held_out.trl_class(trainer)._generate)
+        values = {"completion_ids": [[5]] * len(prompts), "completions": [[{"role": "assistant", "content": "x"}]] * len(prompts)}
+        return tuple(values.get(name) for name in names)
+
+    monkeypatch.setattr(trainer, "_generate", generate)
+    drawn, rewards = held_out.sample(trainer, pictures, 2, 1.0, Key(0), callback._rewards, 4)
+    assert [one.getpixel((0, 0))[0] for one in seen] == [0, 0, 1, 1, 2, 2, 3, 3] and len(drawn) == len(rewards) == 8
 
 
 def test_the_seams_of_the_installed_trl() -> None:

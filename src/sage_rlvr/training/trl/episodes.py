@@ -5,7 +5,7 @@
 
 TRL's own `environment_factory` wants a chat template with tools, which a policy from scratch lacks; `rollout_func` asks for none.
 For chat models `environment_of` makes such an environment of the same task. An episode is a function of (seed, step, number of
-the draw in it, row), as completions are on the loop.
+the draw in it, row), as completions are on the loop; in an evaluation of the state of torch's generator.
 """
 
 from __future__ import annotations
@@ -56,12 +56,17 @@ class Episodes:
         args, step, tokens = trainer.args, trainer.state.global_step, self.asking.tokens
         policy = trainer.accelerator.unwrap_model(trainer.model)
         check_sampler(trainer, policy, "episodes")
-        self.drawn = (step, self.drawn[1] + 1 if self.drawn[0] == step else 0)
+        key = Key(args.seed)
+        if trainer.model.training:
+            self.drawn = (step, self.drawn[1] + 1 if self.drawn[0] == step else 0)
+            key = key.fold(f"episodes/{self.drawn[1]}")
+        else:  # an evaluation: it counts no draw of the training, and follows torch's generator
+            key = key.fold(f"evaluation/{int(torch.randint(1 << 62, ()))}")
         problems = [self.known[json.dumps(prompt)] for prompt in prompts]
         prompt_ids = [list(self.asking(problem).ids) for problem in problems]
         rollout = sample_episodes(
             policy, self.asking, problems, prompt_ids, group_size=1, max_new_tokens=args.max_completion_length,
-            key=Key(args.seed).fold(f"episodes/{self.drawn[1]}"), step=step, temperature=args.temperature,
+            key=key, step=step, temperature=args.temperature,
             row_ids=trainer.accelerator.process_index * len(prompts) + torch.arange(len(prompts)),
         )  # fmt: skip
         columns = (rollout.tokens, rollout.logps, rollout.drawn.int())

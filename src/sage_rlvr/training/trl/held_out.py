@@ -1,9 +1,10 @@
 """Completions of held-out rows by a trainer's own generation, transformers or vLLM, and their rewards.
 
-    rows of this process -> calls of trainer._generate -> HeldOut (row, completion, ids, cut) -> rewards
+    rows of this process -> calls of TRL's rollout, left before it scores -> HeldOut (row, completion, ids, cut) -> rewards
 
 Nothing of the training changes: the generators of random numbers, the training mode of every module, TRL's metrics and sampling
-settings are restored. No completion is scored by a forward pass: TRL does that in a later function, which is not called.
+settings are restored. No completion is scored by a forward pass: TRL does that behind the point at which its rollout is left.
+Tools, environments, a `rollout_func` and images are those of the training, since the rollout is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from sage_rlvr.verifiers.foreign import NOT_COLUMNS
 Reward = Callable[..., Any]
 PADDING = -1  # in place of a row where this process has fewer than the others
 WRITES_MORE = ("tools", "environments", "environment_factories", "rollout_func")  # attributes of a trainer that add turns
+NEW_ENVIRONMENTS = "self.environment_factories[name]()"  # in TRL's source: as many environments as a call has completions
+ASYNC = "trl.experimental.async_grpo"
 SEAMS = {  # methods of TRL's trainers, and what their source must contain
     "_generate": ("_generate_single_turn(", "self._metrics[mode]"),
     "_generate_single_turn": (
@@ -41,32 +44,46 @@ SEAMS = {  # methods of TRL's trainers, and what their source must contain
         "generation_config=self.generation_config",
         "generation_kwargs=self.generation_kwargs",
     ),
+    "_generate_and_score_completions": ("self._generate(prompts)",),
 }
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One completion of a held-out row. row: its number; completion: text or messages, as TRL gives them to a reward."""
+    """One completion of a held-out row.
+
+    row: its number. prompt, completion: text or messages, as TRL gives them to a reward, with images and an environment's first
+    observation. environment: the instance in which it was drawn, if there is one; more: columns that a `rollout_func` returned.
+    """
 
     row: int
     completion: Any
     ids: list[int]
     cut: bool
+    prompt: Any = None
+    environment: Any = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ---- what the installed TRL must look like
 
 
 def check_trainer(trainer: Any) -> None:
-    """ConfigError unless `sample` can draw through this trainer: its class, the source of TRL's generation, no tools."""
+    """ConfigError unless `sample` can draw through this trainer: its class, and the source of TRL's rollout."""
     source = trl_class(trainer)
+    apart = any(cls.__module__.startswith(ASYNC) for cls in type(trainer).__mro__)
     lacking = [f"{name}: {text}" for name, texts in SEAMS.items() for text in texts if text not in _source(source, name)]
     evaluates = any("self.num_generations_eval" in _source(source, name) for name in SEAMS)
     returned = returned_names(source._generate) if source is not None else []
     lacking += [f"_generate: returns {name}" for name in ("completion_ids", "completions") if name not in returned]
     lacking += [] if evaluates else ["num_generations_eval"]
-    more = [name for name in WRITES_MORE if getattr(trainer, name, None)]
+    fixed = getattr(trainer, "environments", None) and NEW_ENVIRONMENTS not in _source(source, "_generate_and_score_completions")
     refuse(
+        (
+            apart,
+            f"PassAtK: {type(trainer).__name__} samples in a process of its own, on a server whose weights change during a "
+            "completion, so no completion is of the policy at one step; evaluate its checkpoints with sage-rlvr eval instead.",
+        ),
         (
             source is None,
             f"PassAtK: trainer = {type(trainer).__name__} does not derive from a trainer of TRL; pass a GRPOTrainer, an "
@@ -78,9 +95,9 @@ def check_trainer(trainer: Any) -> None:
             f"{', '.join(lacking)}; {INSTALL_TESTED}, or pass a GRPOTrainer, an RLOOTrainer or a SageTrainer.",
         ),
         (
-            more,
-            f"PassAtK: the trainer has {', '.join(more)}, and PassAtK samples single completions of text prompts; evaluate the "
-            "checkpoints with sage-rlvr eval instead.",
+            fixed,
+            f"PassAtK: the environments of TRL {trl.__version__} are one list, as long as a training batch; {INSTALL_TESTED}, or "
+            "evaluate the checkpoints with sage-rlvr eval.",
         ),
     )
 
@@ -106,15 +123,19 @@ def returned_names(function: Any) -> list[str]:
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner` with other values for a while."""
+    """Attributes of `owner` with other values for a while; a method's replacement leaves no attribute of the instance behind."""
     before = {name: getattr(owner, name) for name in values}
+    of_class = [name for name in values if name not in vars(owner)]
     try:
         for name, value in values.items():
             setattr(owner, name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(owner, name, value)
+            if name in of_class:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextmanager
@@ -148,7 +169,20 @@ def evaluating(trainer: Any) -> Iterator[None]:
 
 @contextmanager
 def at_temperature(trainer: Any, temperature: float) -> Iterator[None]:
-    """The trainer samples at `temperature`, by whatever generates: TRL reads it from its generator's settings at each call."""
+    """The trainer samples at `temperature`, by whatever generates: TRL reads it from its generator's settings at each call.
+
+    A `rollout_func` finds it in `trainer.args.temperature` and `trainer.temperature`.
+    """
+    with ExitStack() as stack:
+        if getattr(trainer, "rollout_func", None):
+            stack.enter_context(replaced(trainer.args, temperature=temperature))
+            stack.enter_context(replaced(trainer, temperature=temperature))
+        stack.enter_context(_generating_at(trainer, temperature))
+        yield
+
+
+@contextmanager
+def _generating_at(trainer: Any, temperature: float) -> Iterator[None]:
     if trainer.use_vllm:
         generator, options = trainer.vllm_generation, trainer.vllm_generation.generation_kwargs
         if "temperature" in options:  # of GRPOConfig.generation_kwargs, which stand above the field
@@ -190,41 +224,88 @@ def batch_of(trainer: Any, n: int, rows: int) -> int:
     return n * rows if trainer.use_vllm else trainer.args.per_device_eval_batch_size
 
 
+class _Drawn(Exception):
+    """Raised in place of TRL's scoring of a rollout, once it is drawn."""
+
+
+def rollout(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One completion of each row by TRL's own rollout, by the names that its `_generate` returns; "prompts" are those it was given.
+
+    `_generate_and_score_completions` resets the environments, gives each row its tools, adds images and first observations to the
+    prompts and calls `_generate`; it is left there, before it computes rewards and log-probs.
+    """
+    home, generate, result = trl_class(trainer), trainer._generate, dict[str, Any]()
+    names = returned_names(home._generate)  # type: ignore[union-attr]
+
+    def drawn(prompts: list[Any]) -> None:
+        result.update(zip(names, generate(prompts), strict=False), prompts=prompts)
+        raise _Drawn
+
+    with replaced(trainer, _generate=drawn), suppress(_Drawn):
+        home._generate_and_score_completions(trainer, [dict(row) for row in rows])  # type: ignore[union-attr]
+    return result
+
+
+Rewards = list[float | None]
+
+
 def sample(
-    trainer: Any, rows: Sequence[Mapping[str, Any]], n: int, temperature: float, key: Key, batch: int | None = None
-) -> list[HeldOut]:
-    """n completions of this process's share of `rows`; DataError if the generator returns another number than requested.
+    trainer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    n: int,
+    temperature: float,
+    key: Key,
+    score: Callable[[Sequence[HeldOut]], Rewards],
+    batch: int | None = None,
+) -> tuple[list[HeldOut], Rewards]:
+    """n completions of this process's share of `rows`, and their rewards by `score`.
+
+    Raise DataError if the generator returns another number than requested, or from `score`. It is called once, with all
+    completions; with environments after each call of the generator, because TRL resets them for the next.
 
     The draws are a function of `key`, the process and the batch, but those of a vLLM server, whose generator is not reached.
     """
-    names = returned_names(trl_class(trainer)._generate)  # type: ignore[union-attr]
     accelerator, ends = trainer.accelerator, ends_of(trainer)
     own = share_of(len(rows), accelerator.process_index, accelerator.num_processes)
     # The engines of one tensor-parallel group sample the same tokens from equal generators: they get equal seeds.
     colocated = trainer.use_vllm and trainer.args.vllm_mode == "colocate"
     group = accelerator.process_index // (trainer.args.vllm_tensor_parallel_size if colocated else 1)
-    drawn: list[HeldOut] = []
-    missing = ""
+    drawn, rewards = list[HeldOut](), Rewards()
+    failure = ""  # raised after the last call: other processes are inside of theirs
     with at_temperature(trainer, temperature):
         for call, (chunk, times) in enumerate(calls_of(own, n, batch or batch_of(trainer, n, len(own)))):
-            prompts = [rows[max(row, 0)]["prompt"] for row in chunk for _ in range(times)]
+            numbers = [row for row in chunk for _ in range(times)]
             _seed(key.fold(f"{group}, {call}"))
             trainer.model.eval()  # TRL's continuous batching leaves the model in training mode
             with replaced(trainer, num_generations_eval=times):
-                result = dict(zip(names, trainer._generate(prompts), strict=False))
-            ids, completions = result["completion_ids"], result["completions"]
-            if len(ids) != len(prompts):  # raised after the last call: other processes are inside of theirs
-                missing = missing or _incomplete(trainer, len(ids), len(chunk), times)
+                result = rollout(trainer, [rows[max(row, 0)] for row in numbers])
+            if len(result["completion_ids"]) != len(numbers):
+                failure = failure or _incomplete(trainer, len(result["completion_ids"]), len(chunk), times)
                 continue
-            numbers = [row for row in chunk for _ in range(times)]
-            drawn += [
-                HeldOut(row, completion, list(tokens), not len(tokens) or tokens[-1] not in ends)
-                for row, completion, tokens in zip(numbers, completions, ids, strict=True)
-                if row != PADDING
-            ]
-    if missing:
-        raise DataError(missing)
-    return drawn
+            part = _held_out(result, numbers, ends, getattr(trainer, "environments", None))
+            drawn += part
+            if getattr(trainer, "environments", None) and not failure:
+                try:
+                    rewards += score(part)
+                except DataError as error:
+                    failure = str(error)
+    if failure:
+        raise DataError(failure)
+    return drawn, rewards or score(drawn)
+
+
+def _held_out(result: Mapping[str, Any], numbers: Sequence[int], ends: Any, environments: Sequence[Any] | None) -> list[HeldOut]:
+    """The completions of a call that are of a row, as `rollout` returned them."""
+    columns, part = result.get("extra_fields") or {}, []
+    for place, row in enumerate(numbers):
+        if row == PADDING:
+            continue
+        ids = list(result["completion_ids"][place])
+        cut = not ids or ids[-1] not in ends
+        more = {name: values[place] if isinstance(values, list) else values for name, values in columns.items()}
+        environment = environments[place] if environments else None
+        part.append(HeldOut(row, result["completions"][place], ids, cut, result["prompts"][place], environment, more))
+    return part
 
 
 def _incomplete(trainer: Any, returned: int, prompts: int, times: int) -> str:
@@ -252,13 +333,15 @@ def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], drawn: Sequenc
     if not drawn:
         return []
     own = {
-        "prompts": [rows[one.row]["prompt"] for one in drawn],
+        "prompts": [rows[one.row]["prompt"] if one.prompt is None else one.prompt for one in drawn],
         "completions": [one.completion for one in drawn],
         "completion_ids": [one.ids for one in drawn],
         "trainer_state": state,
         "log_extra": _not_logged,
         "log_metric": _not_logged,
     }
+    own |= {name: [one.more.get(name) for one in drawn] for name in drawn[0].more}
+    own |= {"environments": [one.environment for one in drawn]} if drawn[0].environment is not None else {}
     # A column of such a name is left out, as TRL's argument counts.
     columns = [name for name in rows[0] if name not in NOT_COLUMNS and name not in own]
     values = called(reward, own | {name: [rows[one.row][name] for one in drawn] for name in columns})
@@ -328,6 +411,7 @@ __all__ = [
     "replaced",
     "returned_names",
     "rewards_of",
+    "rollout",
     "sample",
     "training_temperature",
     "trl_class",

@@ -33,6 +33,7 @@ from sage_rlvr.training.trl.evaluations import (
     sample_rows,
 )
 from sage_rlvr.training.trl.held_out import (
+    HeldOut,
     Reward,
     check_trainer,
     evaluating,
@@ -61,12 +62,14 @@ class PassAtK(TrainerCallback):
     trainer: a GRPOTrainer, RLOOTrainer or SageTrainer. rows: held-out rows, with a column `prompt` (text or messages) and the
     columns that `reward` reads. reward: a reward function of TRL's signature; it need not be a training reward, and may be
     asynchronous (`async def`): it is then awaited in a thread of its own. A completion is right if its reward is at least
-    `right_from`; None means no answer, which counts as wrong.
+    `right_from`; None means no answer, which counts as wrong. Rows are rolled out as in training: with images, tools, environments
+    (`reward` receives them as `environments`) and `rollout_func` (its further columns too).
 
     n: completions per row. k: the largest k of the logged curve (default n). every: optimizer steps between evaluations; the
     first and the last step are evaluated too. temperature: of the evaluations (default: that of training). temperatures: at which
-    the base is evaluated once, before the first step. answer_key: a function (row, completion text) -> answer or None, by which
-    distinct right answers are counted (default: the `answer_key` of the reward, else the text with its spaces made one).
+    the base is evaluated once, before the first step; default: `BASE_TEMPERATURES`, and none with a `rollout_func`: give some if it
+    reads `trainer.args.temperature`. answer_key: a function (row, completion text) -> answer or None, by which distinct right
+    answers are counted (default: the `answer_key` of the reward, else the text with its spaces made one).
     folder: where the files go (default: passk in the output folder). samples: also store every completion with its text.
     batch_size: completions per process in one call of the generator (default: per_device_eval_batch_size; with vLLM all of them).
     arm: a name for the rows of this run.
@@ -89,7 +92,7 @@ class PassAtK(TrainerCallback):
         k: int | None = None,
         every: int = 50,
         temperature: float | None = None,
-        temperatures: Sequence[float] = BASE_TEMPERATURES,
+        temperatures: Sequence[float] | None = None,
         right_from: float = 1.0,
         answer_key: AnswerKey | None = None,
         folder: str | Path | None = None,
@@ -98,7 +101,7 @@ class PassAtK(TrainerCallback):
         arm: str | None = None,
     ) -> None:
         check_trainer(trainer)
-        self.trainer, self.rows, self.reward = trainer, _checked_rows(rows), _checked_reward(reward)
+        self.trainer, self.rows, self.reward = trainer, _checked_rows(rows, trainer), _checked_reward(reward)
         self.ids = ids_of(self.rows)
         for name, value in {"n": n, "k": k, "every": every, "batch_size": batch_size}.items():
             whole = (type(value) is int and value >= 1) or (value is None and name in ("k", "batch_size"))
@@ -107,6 +110,8 @@ class PassAtK(TrainerCallback):
         require(k is None or k <= n, "PassAtK: k", k, more)
         self.n, self.ks, self.every, self.batch = n, powers(n if k is None else k), every, batch_size
         self.temperature = training_temperature(trainer.args) if temperature is None else float(temperature)
+        if temperatures is None:
+            temperatures = () if getattr(trainer, "rollout_func", None) else BASE_TEMPERATURES
         self.base_temperatures = tuple(dict.fromkeys((self.temperature, *map(float, temperatures))))
         for heat in self.base_temperatures:
             cold = "give a number above 0, such as 0.4: without sampling all n completions of a row are the same"
@@ -199,9 +204,8 @@ class PassAtK(TrainerCallback):
         failure: list[str] = []
         counts, samples = list[tuple[int, dict[str, Any]]](), list[tuple[int, dict[str, Any]]]()
         try:
-            drawn = sample(trainer, self.rows, self.n, temperature, key, self.batch)
             with watching(self._reasons):  # a watch of its own: the training's warns once
-                rewards = rewards_of(self.reward, self.rows, drawn, trainer.state)
+                drawn, rewards = sample(trainer, self.rows, self.n, temperature, key, self._rewards, self.batch)
             results = judged(drawn, rewards, self.right_from, self.answer_key, self.rows)
             counts = count_rows(results, self.ids, facts)
             samples = sample_rows(results, self.ids, self.rows, facts) if self.keep else []
@@ -210,6 +214,9 @@ class PassAtK(TrainerCallback):
         if failures := gather_object(failure):
             raise DataError(failures[0])
         return gather_object(counts), gather_object(samples)
+
+    def _rewards(self, drawn: Sequence[HeldOut]) -> list[float | None]:
+        return rewards_of(self.reward, self.rows, drawn, self.trainer.state)
 
     def _store(self, step: int, temperature: float, counts: Any, samples: Any) -> dict[str, float]:
         rows, texts = ([row for _, row in sorted(part, key=lambda pair: pair[0])] for part in (counts, samples))
@@ -230,7 +237,7 @@ class PassAtK(TrainerCallback):
         weights = {} if sharded(trainer) else {name: value.detach() for name, value in trainer.model.named_parameters()}
         return {
             "n": self.n,
-            "rows": hash_of([dict(row) for row in self.rows]),
+            "rows": hash_of([_without_images(row) for row in self.rows]),
             "reward": f"{name_of(self.reward)} {reward_identity(self.reward)}",
             "right_from": self.right_from,
             "max_completion_length": trainer.max_completion_length,
@@ -264,7 +271,17 @@ def _metrics(rows: Sequence[Mapping[str, Any]] | None, ks: Sequence[int]) -> dic
 # ---- what is given
 
 
-def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
+def _without_images(value: Any) -> Any:
+    """The value with a digest in place of each image, whose text is an address in memory."""
+    if isinstance(value, Mapping):
+        return {name: _without_images(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_images(one) for one in value]
+    pillow = hasattr(value, "tobytes") and hasattr(value, "mode")
+    return f"image {value.mode} {value.size} {hash_of(value.tobytes().hex())}" if pillow else value
+
+
+def _checked_rows(rows: Any, trainer: Any) -> list[Mapping[str, Any]]:
     """The held-out rows as a list; DataError without any, or where a row cannot be sampled."""
     count = len(rows) if isinstance(rows, Sized) else None
     if count is None:
@@ -276,10 +293,17 @@ def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
     for number, row in enumerate(result):
         if not isinstance(row, Mapping) or "prompt" not in row:
             columns = f"has the columns {', '.join(row)}" if isinstance(row, Mapping) else f"is {short(row)}"
-            raise DataError(f"PassAtK: held-out row {number} {columns}; rename the column of prompts (text or messages) to prompt.")
+            owned = getattr(trainer, "environment_factories", None) and isinstance(row, Mapping)
+            none = 'give it the prompt that TRL takes without one, [{"role": "user", "content": ""}]'
+            more = none if owned else "rename the column of prompts (text or messages) to prompt"
+            raise DataError(f"PassAtK: held-out row {number} {columns}; {more}.")
         if images := {"image", "images"} & row.keys():
             where = f"held-out row {number} has {', '.join(sorted(images))}"
-            raise DataError(f"PassAtK: {where}; PassAtK samples text prompts only: remove the column.")
+            text = "; prompts with images are messages: give the rows such prompts." if isinstance(row["prompt"], str) else ""
+            if not hasattr(trainer.processing_class, "image_processor"):
+                text = f", and the trainer's {type(trainer.processing_class).__name__} reads no images: remove the column."
+            if text:
+                raise DataError(f"PassAtK: {where}{text}")
         if row.keys() != result[0].keys():
             other = ", ".join(sorted(row.keys() ^ result[0].keys()))
             raise DataError(f"PassAtK: held-out rows 0 and {number} differ in the columns {other}; give all rows the same columns.")
