@@ -207,8 +207,7 @@ def _infinite(folder: Path) -> Any:
 
 def _never_ends(folder: Path) -> Any:
     made = tokens()
-    ends = [made.eos_token_id, made.pad_token_id]
-    return script(folder, max_completion_length=96, per_device_train_batch_size=32, generation_kwargs={"suppress_tokens": ends})
+    return script(folder, generation_kwargs={"suppress_tokens": [made.eos_token_id, made.pad_token_id]})
 
 
 def _all_right(folder: Path) -> Any:

@@ -1,8 +1,8 @@
 """Ten faults on SmolLM2-135M-Instruct by short runs of TRL, whose logs are kept in `smollm2/`, a folder each.
 
-The task: sums of two numbers in words, golds in the completion tables by `log_extra`. A run has six steps of four prompts x
-four completions of at most 16 tokens, a minute on an idle core; the kept log is TRL's own trainer_state.json and its completion
-tables, joined in one file.
+The task: to repeat a number, which the model does as a rule, with golds in the completion tables by `log_extra`. A run has six
+steps of four prompts x four completions of at most ten tokens, a minute on an idle core; the kept log is TRL's own
+trainer_state.json and its completion tables, joined in one file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOGS = Path(__file__).with_name("smollm2")
 STEPS = 6
 SOUND: dict[str, Any] = {
     **{"learning_rate": 2e-6, "max_steps": STEPS, "per_device_train_batch_size": 16, "num_generations": 4},
-    **{"max_completion_length": 16, "beta": 0.02, "temperature": 0.5},
+    **{"max_completion_length": 10, "beta": 0.02, "temperature": 1.0},
 }
 CHAT = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -30,13 +30,9 @@ Rows = list[dict[str, Any]]
 
 
 def rows() -> Rows:
-    """Sums whose results differ: a prompt as messages, and the result."""
-    made = []
-    for place in range(STEPS * 4):
-        a, b = 3 + 2 * place, 2 + place % 7
-        prompt = [{"role": "user", "content": f"What is {a} plus {b}? Answer with the number only."}]
-        made.append({"prompt": prompt, "answer": str(a + b), "number": str(a)})
-    return made
+    """Numbers to repeat, all different: a prompt as messages, and the number."""
+    numbers = [str(137 + 31 * place) for place in range(STEPS * 4)]
+    return [{"prompt": [{"role": "user", "content": f"Repeat this number: {one}"}], "answer": one} for one in numbers]
 
 
 def last_number(text: str) -> str:
@@ -51,20 +47,10 @@ def right(completions: Sequence[Any], answer: Sequence[str], **more: Any) -> lis
     return [float(last_number(text_of(one)) == gold) for one, gold in zip(completions, answer, strict=True)]
 
 
-def number_column(completions: Sequence[Any], number: Sequence[str], **more: Any) -> list[float]:
-    """The reward with the gold of another column."""
-    return right(completions, number, **{key: value for key, value in more.items() if key != "answer"})
-
-
 def constant(completions: Sequence[Any], answer: Sequence[str], **more: Any) -> list[float]:
     """0.5 for everything."""
     log_golds(answer, **more)
     return [0.5] * len(completions)
-
-
-def length(completions: Sequence[Any], **_: Any) -> list[float]:
-    """Longer completions earn more."""
-    return [len(text_of(one)) / 60 for one in completions]
 
 
 def infinite(completions: Sequence[Any], answer: Sequence[str], **more: Any) -> list[float]:
@@ -95,8 +81,8 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gold unreadable": ("gold-unreadable", {"rows": [row | {"answer": f"{row['answer']} apples"} for row in rows()]}),
     "golds shifted": ("golds-shifted", {"rows": shifted()}),
     "reward constant": ("reward-constant", {"reward": constant}),
-    "limit too short": ("limit-too-short", {"max_completion_length": 3}),
-    "never ends": ("never-ends", {"max_completion_length": 64, "generation_kwargs": {"suppress_tokens": [0, 1, 2]}}),
+    "limit too short": ("limit-too-short", {"max_completion_length": 2}),
+    "never ends": ("never-ends", {"max_completion_length": 40, "generation_kwargs": {"suppress_tokens": [0, 1, 2]}}),
     "reward infinite": ("not-finite", {"reward": infinite}),
     "learning rate too high": ("lr-too-high", {"learning_rate": 1e-3}),
     "bf16 rounding": ("weights-do-not-move", {"dtype": torch.bfloat16, "learning_rate": 1e-8}),

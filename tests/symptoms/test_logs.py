@@ -21,6 +21,8 @@ from sage_rlvr.symptoms.logs.readers import read_log
 from sage_rlvr.symptoms.logs.table import CompletionRow, LogTable
 
 STEPS = range(1, 31)
+REAL = Path(__file__).with_name("real")
+"""Logs of eight steps on the built-in policy, written by the programs in their names; floats of the text files are shortened."""
 
 
 def noise(step: int, size: float = 0.01) -> float:
@@ -144,6 +146,17 @@ def test_event_files(tmp_path: Path):
                 writer.add_scalar(name, value, step)
     table = read_log(tmp_path)
     assert table.program == "verl" and table.columns["reward"][5] == pytest.approx(sound(5)["critic/score/mean"])
+
+
+@pytest.mark.parametrize("file", sorted(REAL.glob("trl-*")), ids=lambda file: file.name)
+def test_logs_that_trl_and_its_trackers_wrote(file: Path):
+    if "tfevents" in file.name:
+        pytest.importorskip("tensorboard")
+    table = read_log(file)
+    assert table.program == "TRL" and table.steps[-1] == 8 and not table.notes
+    assert [16 * table.columns["reward"][step] for step in range(1, 9)] == pytest.approx([1, 6, 1, 1, 0, 1, 3, 1], abs=1e-3)
+    assert {"unmixed", "entropy", "kl", "length", "cut", "clip", "grad_norm", "lr", "loss"} <= table.columns.keys()
+    assert diagnosis_of(table).report.first is None
 
 
 def test_a_log_that_no_reader_knows_is_an_error_of_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
