@@ -12,7 +12,18 @@ from typing import Any
 
 import torch
 
-from lab.casebook.trl_script import TEMPLATE, is_right, problem_rows, right, script, text_of, tokens, trained, value_of
+from lab.casebook.trl_script import (
+    TEMPLATE,
+    is_right,
+    log_golds,
+    problem_rows,
+    right,
+    script,
+    text_of,
+    tokens,
+    trained,
+    value_of,
+)
 from sage_rlvr.symptoms.finding import SymptomReport
 
 Run = tuple[Callable[[], SymptomReport], Callable[[], Path | None]]
@@ -123,7 +134,8 @@ def _short_rows(count: int) -> list[dict[str, Any]]:
 
 
 def _gold_unreadable(folder: Path) -> Any:
-    def reward(completions: Any, numbers: Any, target: Any, **_: Any) -> list[float]:
+    def reward(completions: Any, numbers: Any, target: Any, **more: Any) -> list[float]:
+        log_golds(target, **more)
         values = []
         for completion, used, gold in zip(completions, numbers, target, strict=True):
             try:
@@ -136,8 +148,8 @@ def _gold_unreadable(folder: Path) -> Any:
 
 
 def _wrong_column(folder: Path) -> Any:
-    def reward(completions: Any, numbers: Any, size: Any, **_: Any) -> list[float]:
-        return right(completions, numbers, size)
+    def reward(completions: Any, numbers: Any, size: Any, log_extra: Any = None, **_: Any) -> list[float]:
+        return right(completions, numbers, size, log_extra=log_extra)
 
     rows = [row for row in problem_rows(400) if row["target"] > 8]
     return script(folder, reward, rows)
@@ -154,7 +166,8 @@ def _shifted(folder: Path) -> Any:
 
 
 def _timeouts(folder: Path) -> Any:
-    def reward(completions: Any, numbers: Any, target: Any, **_: Any) -> list[float]:
+    def reward(completions: Any, numbers: Any, target: Any, **more: Any) -> list[float]:
+        log_golds(target, **more)
         values = []
         for completion, used, gold in zip(completions, numbers, target, strict=True):
             slow = "/" in text_of(completion)
@@ -182,8 +195,8 @@ def _format(folder: Path) -> Any:
 
 
 def _infinite(folder: Path) -> Any:
-    def reward(completions: Any, numbers: Any, target: Any, **_: Any) -> list[float]:
-        hit = right(completions, numbers, target)
+    def reward(completions: Any, numbers: Any, target: Any, log_extra: Any = None, **_: Any) -> list[float]:
+        hit = right(completions, numbers, target, log_extra=log_extra)
         return [one if len(text_of(c)) < 11 else float("-inf") for one, c in zip(hit, completions, strict=True)]
 
     return script(folder, reward, max_steps=8)
@@ -207,7 +220,8 @@ def _all_right(folder: Path) -> Any:
 
 
 def _all_wrong(folder: Path) -> Any:
-    return script(folder, rows=[row | {"target": 997} for row in _no_golds()])
+    """Targets that four numbers of one digit do not reach."""
+    return script(folder, rows=[row | {"target": 7001 + 2 * place} for place, row in enumerate(_no_golds())])
 
 
 def _no_golds() -> list[dict[str, Any]]:

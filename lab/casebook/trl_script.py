@@ -59,9 +59,16 @@ def text_of(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
-def right(completions: Sequence[Any], numbers: Sequence[Any], target: Sequence[Any], **_: Any) -> list[float]:
+def right(completions: Sequence[Any], numbers: Sequence[Any], target: Sequence[Any], **more: Any) -> list[float]:
     """1 for an expression of the target's value."""
+    log_golds(target, **more)
     return [float(is_right(text_of(c), n, t)) for c, n, t in zip(completions, numbers, target, strict=True)]
+
+
+def log_golds(golds: Sequence[Any], log_extra: Any = None, **_: Any) -> None:
+    """Write the golds that a reward judges with into TRL's completion tables."""
+    if log_extra is not None:
+        log_extra("gold", list(golds))
 
 
 def script(

@@ -94,8 +94,7 @@ def group_of_one(script: Path) -> Any:
         cause="group-of-one",
         severity="warning",
         sentence=f"{VERL_GROUP} is 1 with algorithm.adv_estimator = {settings['algorithm.adv_estimator']}: a group of one has "
-        "no other "
-        "completion to be compared with, and verl then uses the reward itself as the advantage, without a baseline",
+        "no other completion to be compared with, and verl then uses the reward itself as the advantage, without a baseline",
         next_step=f"set {VERL_GROUP}=8 or more",
     )
     return SymptomReport.of([f"{script.name}: verl's command, nothing was drawn"], [finding])

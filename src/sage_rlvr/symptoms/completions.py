@@ -42,8 +42,7 @@ def _length(first: FirstRollout) -> Iterator[Finding]:
             cause="never-ends",
             severity="warning",
             sentence=f"{share:.0%} of the completions are cut at {limit:,} tokens, and {cut_there:.0%} still at {most:,}: the "
-            "policy "
-            "hardly ever writes its end token",
+            "policy hardly ever writes its end token",
             next_step="check the prompt's template and the end token (eos_token, generation_config), or fine-tune on texts "
             "that end",
             evidence=evidence | {f"cut at {most:,}": f"{sum(cut for _, cut in drawn)} of {len(drawn)}"},

@@ -24,7 +24,7 @@ class Finding:
     cause      a key of `CAUSES`
     severity   "cannot learn", "warning" or "note"
     sentence   the observation
-        next_step  the recommended action
+    next_step  the recommended action
     evidence   numbers for the sentence, by name
     examples   short texts
     step       the step of a log at which it begins
@@ -80,20 +80,28 @@ class Finding:
 @dataclass(frozen=True, kw_only=True)
 class SymptomReport:
     """The findings of a run, worst first. head: the subject, in lines; facts: numbers that a healthy run has too, in lines;
-    unseen: checks that were not possible."""
+    unseen: checks that were not possible; calm: the verdict without a finding."""
 
     head: tuple[str, ...]
     findings: tuple[Finding, ...]
     facts: tuple[str, ...] = ()
     unseen: str = ""
+    calm: str = "nothing wrong seen"
 
     @classmethod
-    def of(cls, head: Sequence[str], findings: Iterable[Finding], facts: Sequence[str] = (), unseen: str = "") -> SymptomReport:
+    def of(
+        cls,
+        head: Sequence[str],
+        findings: Iterable[Finding],
+        facts: Sequence[str] = (),
+        unseen: str = "",
+        calm: str = "nothing wrong seen",
+    ) -> SymptomReport:
         """Sort the findings, one of each cause: its worst."""
         first: dict[str, Finding] = {}
         for one in sorted(findings, key=lambda one: one.rank):
             first.setdefault(one.cause, one)
-        return cls(head=tuple(head), findings=tuple(first.values()), facts=tuple(facts), unseen=unseen)
+        return cls(head=tuple(head), findings=tuple(first.values()), facts=tuple(facts), unseen=unseen, calm=calm)
 
     @property
     def exit_code(self) -> int:
@@ -110,7 +118,7 @@ class SymptomReport:
         """The result in a line."""
         worse = [one for one in self.findings if one.severity != "note"]
         if not worse:
-            return "nothing wrong seen"
+            return self.calm
         more = f"; {len(worse) - 1} more below" if len(worse) > 1 else ""
         kind = "this run cannot learn" if worse[0].severity == "cannot learn" else "look at this first"
         return f"{kind}: {CAUSES[worse[0].cause]} ({worse[0].cause}){more}"

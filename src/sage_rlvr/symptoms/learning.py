@@ -32,9 +32,8 @@ def found(first: FirstRollout) -> Iterator[Finding]:
         yield Finding(
             cause="stale-samples",
             severity="warning",
-            sentence=f"a rollout is used for {plan.updates} updates: at the later ones its samples are from another policy, "
-            "and the clip "
-            "removes their gradient",
+            sentence=f"a rollout is used for {plan.updates} updates: at the later ones its samples are from another policy, and "
+            "the clip removes their gradient",
             next_step=f"lower {first.names.reuse}; 1 to 4 updates are usual",
             evidence={"updates of a rollout": plan.updates},
         )
@@ -83,49 +82,63 @@ def _changed(parts: list[tuple[torch.Tensor, torch.dtype]], size: float) -> floa
 
 
 def _rate(first: FirstRollout) -> Iterator[Finding]:
+    yield from _movement(first)
+    plan, names = first.plan, first.names
+    each = _each(first)
+    whole = plan.trained == plan.parameters
+    large = plan.parameters > 50_000_000 and plan.lr > 1e-5
+    if whole and (each > HIGH or large):
+        yield Finding(
+            cause="lr-too-high",
+            severity="cannot learn" if each > FAR else "warning",
+            sentence=f"{names.lr} = {plan.lr:g}: an update of Adam moves a weight by up to {each:.1%} of its size; from about 1 % "
+            "on a trained model is lost within a few steps",
+            next_step=f"lower {names.lr}" + (" to 1e-6, or train adapters" if large else f" to {plan.rms * 2e-3:.0e}"),
+            evidence=_size(first),
+        )
+
+
+def _each(first: FirstRollout) -> float:
+    """The size of an update over the size of a weight."""
+    plan = first.plan
+    return plan.lr / plan.rms if plan.rms and plan.rms > 0 else math.nan
+
+
+def _size(first: FirstRollout) -> dict[str, float]:
+    return {first.names.lr: first.plan.lr, "size of a weight (rms)": first.plan.rms}
+
+
+def _movement(first: FirstRollout) -> Iterator[Finding]:
+    """Updates that half-precision weights round away, or that are too small in all."""
     plan, names = first.plan, first.names
     updates = plan.steps * plan.updates
-    each = plan.lr / plan.rms if plan.rms and plan.rms > 0 else math.nan
-    whole = each * updates
-    size = {names.lr: plan.lr, "size of a weight (rms)": plan.rms}
+    in_all = _each(first) * updates
+    cause = "weights-do-not-move"
     if plan.changed_in_all is not None and plan.changed_in_all < 0.05:
         yield Finding(
-            cause="weights-do-not-move",
+            cause=cause,
             severity="cannot learn",
             sentence=f"weights in {plan.dtype}: an update of {plan.lr:g} is below half the spacing of their values for "
             f"{1 - plan.changed_in_all:.1%} of them, and rounds away",
             next_step=f"load the weights in float32 ({names.dtype}), which bf16 arithmetic leaves as fast, or train adapters",
-            evidence=size | {"weights that change": plan.changed_in_all},
+            evidence=_size(first) | {"weights that change": plan.changed_in_all},
         )
-    elif whole < LEAST:
+    elif in_all < LEAST:
         yield Finding(
-            cause="weights-do-not-move",
+            cause=cause,
             severity="cannot learn",
-            sentence=f"all {updates:,} updates of the run together move a weight by {whole:.1e} of its size at most",
+            sentence=f"all {updates:,} updates of the run together move a weight by {in_all:.1e} of its size at most",
             next_step=f"raise {names.lr}: 1e-6 to 5e-6 for full fine-tuning of a pretrained model, 1e-5 to 1e-4 for adapters",
-            evidence=size,
+            evidence=_size(first),
         )
     elif plan.changed is not None and plan.changed < 0.05:
         yield Finding(
-            cause="weights-do-not-move",
+            cause=cause,
             severity="note",
-            sentence=f"an update of {plan.lr:g} changes {plan.changed:.1%} of the {plan.dtype} weights at once; the float32 "
-            "copies of the "
-            f"optimizer add up, so that {plan.changed_in_all:.0%} can change in the run",
+            sentence=f"an update of {plan.lr:g} changes {plan.changed:.1%} of the {plan.dtype} weights at once; the float32 copies "
+            f"of the optimizer add up, so that {plan.changed_in_all:.0%} can change in the run",
             next_step="nothing; optimizer/changed_frac is small in the first steps",
-            evidence=size,
-        )
-    adapter = plan.trained < plan.parameters
-    large = not adapter and plan.parameters > 50_000_000 and plan.lr > 1e-5
-    if not adapter and (each > HIGH or large):
-        yield Finding(
-            cause="lr-too-high",
-            severity="cannot learn" if each > FAR else "warning",
-            sentence=f"{names.lr} = {plan.lr:g}: an update of Adam moves a weight by up to {each:.1%} of its size; from about "
-            "1 % on a "
-            "trained model is lost within a few steps",
-            next_step=f"lower {names.lr}" + (" to 1e-6, or train adapters" if large else f" to {plan.rms * 2e-3:.0e}"),
-            evidence=size,
+            evidence=_size(first),
         )
 
 
@@ -135,9 +148,8 @@ def _kl(first: FirstRollout) -> Iterator[Finding]:
         yield Finding(
             cause="beta-too-high",
             severity="cannot learn" if plan.beta >= STRONGEST else "warning",
-            sentence=f"{names.beta} = {plan.beta:g}: a KL of {1 / plan.beta:.2g} nats per token costs as much as a right "
-            "answer earns, so "
-            "that the policy stays at its reference",
+            sentence=f"{names.beta} = {plan.beta:g}: a KL of {1 / plan.beta:.2g} nats per token costs as much as a right answer "
+            "earns, so that the policy stays at its reference",
             next_step=f"lower {names.beta}: 0 to 0.1 is usual",
             evidence={names.beta: plan.beta},
         )
@@ -146,9 +158,8 @@ def _kl(first: FirstRollout) -> Iterator[Finding]:
         yield Finding(
             cause="reference-differs",
             severity="warning",
-            sentence=f"the KL to the reference is {plan.kl_mean:.2g} nats per token before any update: the reference is "
-            "another model "
-            "than the policy, and the KL term pulls away from the start",
+            sentence=f"the KL to the reference is {plan.kl_mean:.2g} nats per token before any update: the reference is another "
+            "model than the policy, and the KL term pulls away from the start",
             next_step=f"check {names.reference}: a reference without the adapter of fine-tuning is the model before fine-tuning",
             evidence={"KL at step 0": plan.kl_mean, names.beta: plan.beta},
         )
@@ -161,8 +172,7 @@ def _sampler(first: FirstRollout) -> Iterator[Finding]:
             cause="sampler-mismatch",
             severity="warning",
             sentence=f"log-probs of sampler and scorer differ by {plan.gap:.2g} nats per token on average: the update is of "
-            "another "
-            "distribution than the one that was sampled from",
+            "another distribution than the one that was sampled from",
             next_step=f"compare the sampler's weights, temperature and precision ({first.names.dtype}) with the trainer's",
             evidence={"nats": plan.gap},
         )
@@ -173,8 +183,7 @@ def _sampler(first: FirstRollout) -> Iterator[Finding]:
             cause="sampler-mismatch",
             severity="warning",
             sentence=f"sampled tokens are {kind} under the policy that is trained than its own samples would be, by "
-            f"{abs(mean):.2g} nats per "
-            f"token (standard error {error:.1g}): they were drawn from another distribution",
+            f"{abs(mean):.2g} nats per token (standard error {error:.1g}): they were drawn from another distribution",
             next_step="compare the sampler's weights, temperature (generation_kwargs too), top_p, top_k and padding with the "
             "trainer's",
             evidence={"surprise less entropy": mean},

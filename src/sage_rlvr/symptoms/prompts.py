@@ -77,8 +77,7 @@ def _start(first: FirstRollout, tokenizer: Any) -> Iterator[Finding]:
             cause="bos-doubled",
             severity="warning",
             sentence=f"{len(doubled)} of {len(first.prompts)} prompts begin with {tokenizer.bos_token!r} twice: the template "
-            "writes "
-            "one, and the tokenizer adds another",
+            "writes one, and the tokenizer adds another",
             next_step="pass messages instead of a text that the template rendered, or tokenize with add_special_tokens=False",
             evidence={"first tokens": str(list(doubled[0].ids[:4]))},
             examples=(doubled[0].text[:80],),
@@ -112,8 +111,7 @@ def _template(first: FirstRollout, frame: Frame) -> Iterator[Finding]:
             cause="generation-prompt-missing",
             severity="warning",
             sentence=f"{len(closed)} of {len(first.prompts)} prompts end behind the user's turn: the policy has to open its "
-            "own turn "
-            f"with {opening!r}, or writes another message of the user",
+            f"own turn with {opening!r}, or writes another message of the user",
             next_step="render with add_generation_prompt=True, or pass messages",
             examples=(closed[0].text[-80:],),
         )

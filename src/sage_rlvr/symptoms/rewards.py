@@ -218,8 +218,7 @@ def _unpaid(probe: Probe, golds: Golds, controls: dict[str, float | None]) -> Fi
                         cause="wrong-column",
                         severity="cannot learn",
                         sentence=f"the rows' golds earn nothing as the reward is called, and {mean:.2g} on average once the "
-                        "values of "
-                        f"column {other!r} stand in the place of {reads!r}",
+                        f"values of column {other!r} stand in the place of {reads!r}",
                         next_step=f"read the column {other!r}, not {reads!r}",
                         evidence={"golds as called": golds.mean, "golds after the exchange": mean},
                         examples=golds.texts[:2],
@@ -242,8 +241,7 @@ def _everything(first: FirstRollout, controls: dict[str, float | None], top: flo
         cause="pays-everything",
         severity="cannot learn" if first.stuck else "warning",
         sentence=f"texts without an answer earn {min(one for one in controls.values() if one is not None):.2g} on average, the "
-        "best "
-        f"completion {top:.2g}: the reward pays what solves nothing",
+        f"best completion {top:.2g}: the reward pays what solves nothing",
         next_step="reject a text in which no answer is found, and audit the reward",
         evidence={repr(text): value for text, value in controls.items() if value is not None},
     )
@@ -273,8 +271,7 @@ def _shifted(probe: Probe) -> Iterator[Finding]:
             cause="golds-shifted",
             severity="cannot learn",
             sentence=f"{own} of {len(first.rewards)} completions are right under their own row's gold, and {best} under the "
-            "gold of the "
-            f"row {abs(at)} {'below' if at > 0 else 'above'}: prompts and golds are out of step",
+            f"gold of the row {abs(at)} {'below' if at > 0 else 'above'}: prompts and golds are out of step",
             next_step="look for a shuffle, sort or filter that moved one column of the data and not the other",
             evidence={"right with own gold": own, f"right with the gold {at:+d} rows away": best},
             examples=first.examples(wrong=False),

@@ -35,8 +35,7 @@ class MixedGroups:
         steps, least, most = self.steps
         return (
             f"groups with mixed rewards: {mixed:.0%} (95 % interval {low:.0%} to {high:.0%}), so {steps:.0%} of the steps have "
-            "a signal "
-            f"({least:.0%} to {most:.0%})"
+            f"a signal ({least:.0%} to {most:.0%})"
         )
 
 
@@ -66,8 +65,7 @@ def found(first: FirstRollout) -> Iterator[Finding]:
                 cause="groups-dropped",
                 severity="warning",
                 sentence=f"dynamic sampling keeps {share:.0%} of the groups; with {plan.refills} refills a step has {kept:.0%} "
-                "of its "
-                f"{plan.prompts} groups",
+                f"of its {plan.prompts} groups",
                 next_step="use easier or harder prompts, a larger group, or more refills",
                 evidence={"mixed groups": f"{first.mixed} of {len(first.groups)}"},
             )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from sage_rlvr.symptoms.logs.table import Floats
+from sage_rlvr.symptoms.logs.table import Floats, LogTable
 
 PART = 5  # the start and the end are a fifth of the steps each
-LEAST = 6  # number of steps below which no change is searched for
+LEAST = 6  # steps: below, no change is searched for, and a policy need not have moved
 SURE = 5.0  # standard errors between the levels before and after a change
 
 
@@ -113,6 +114,50 @@ class Change:
         return f"{self.name} {self.before:.3g} -> {self.after:.3g} (step {self.step})"
 
 
+@dataclass(frozen=True)
+class Curves:
+    """The curves of a log."""
+
+    table: LogTable
+
+    def __getitem__(self, name: str) -> Curve:
+        return Curve.of(name, *self.table.curve(name))
+
+    def common(self, first: str, second: str) -> tuple[Floats, Floats]:
+        """The finite values of two metrics at the steps that have both."""
+        one, two = (dict(zip(curve.steps, curve.values, strict=True)) for curve in (self[first], self[second]))
+        steps = sorted(one.keys() & two.keys())
+        return np.array([one[step] for step in steps]), np.array([two[step] for step in steps])
+
+    @cached_property
+    def reward(self) -> Curve:
+        """Mean reward."""
+        return self["reward"]
+
+    @property
+    def varies(self) -> bool:
+        """Whether the mean reward ever changes."""
+        return bool(self.reward) and float(np.ptp(self.reward.values)) > 1e-9
+
+    @property
+    def fell(self) -> bool:
+        """Whether the reward ends far below its start or its maximum."""
+        reward = self.reward
+        return bool(reward) and reward.peak > 1e-9 and reward.end < 0.5 * reward.peak and reward.peak - reward.end > 0.02
+
+    @cached_property
+    def looping(self) -> float:
+        """Share of the completions in the tables that are mostly one phrase."""
+        texts = [one.text for one in self.table.completions]
+        return sum(map(_loops, texts)) / len(texts) if texts else 0.0
+
+
+def _loops(text: str) -> bool:
+    words = text.split() if len(text.split()) >= 16 else list(text)
+    grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
+    return len(grams) >= 24 and len(set(grams)) < 0.3 * len(grams)
+
+
 def correlation(a: Floats, b: Floats) -> float:
     """Pearson's; 0 if one of them is constant."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -120,4 +165,4 @@ def correlation(a: Floats, b: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-__all__ = ["Change", "Curve", "correlation"]
+__all__ = ["LEAST", "Change", "Curve", "Curves", "correlation"]

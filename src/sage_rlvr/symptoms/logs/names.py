@@ -52,6 +52,10 @@ VERL: dict[str, tuple[str, ...]] = {
     "loss": ("actor/loss", "actor/pg_loss"),
     "beta": ("actor/kl_coef",),
     "draws": ("num_gen_batches", "train/num_gen_batches"),
+    "reward_min": ("critic/score/min",),
+    "reward_max": ("critic/score/max",),
+    "advantage_min": ("critic/advantages/min",),
+    "advantage_max": ("critic/advantages/max",),
 }
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {"sage-rlvr": OURS, "TRL": TRL, "verl": VERL}
 HELD_OUT = re.compile(r"val-core/.+/mean@\d+$|val/test_score/.+")

@@ -17,7 +17,8 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,21 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.extras import install
 from sage_rlvr.safe_io import read_bytes, read_parquet
 from sage_rlvr.symptoms.logs.names import COMPONENT, HELD_OUT, PROGRAMS, bare, program_of
-from sage_rlvr.symptoms.logs.table import CompletionRow, LogTable
+from sage_rlvr.symptoms.logs.table import CompletionRow, LogTable, curve_of
 
 Row = tuple[int, dict[str, Any]]
 """A step and its metrics under the program's names."""
+GOLDS = {"gold", "golds", "answer", "target", "solution", "ground_truth", "label", "reference"}
+"""Columns of golds in a completion table, of which a reward function writes one by TRL's `log_extra`."""
 STEPS = ("global_step", "trainer/global_step", "training/global_step", "step", "_step", "Step")
 KNOWN = (
     "a run directory of ours, TRL's trainer_state.json or output_dir, verl's console, file logger or dumps, a wandb CSV or "
-    "history, "
-    "TensorBoard's event files"
+    "history, TensorBoard's event files"
 )
+NEVER_NULL = {"loss", "grad_norm", "actor/grad_norm", "reward"}
+"""Metrics that a program writes in every row, so that null stands for NaN."""
 TEXTS = 20_000  # largest number of completions that are read
+RATES = [name for table in PROGRAMS.values() for name in table["lr"]]
 _BARE = re.compile(r":\s*(-?(?:nan|inf))\b")  # a float that Python does not print as a literal
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _VERL_STEP = re.compile(r"(?:^|\s)step:(\d+)(?=\s-\s|\s*$)")
@@ -140,16 +145,16 @@ def _find(tree: Any, name: str) -> Any:
 def _trl_state(file: Path, folder: Path) -> LogTable:
     state = json.loads(_read(file))
     rows = [(int(row.get("step", 0)), dict(row)) for row in state["log_history"]]
-    ended = ""
     if not rows:
         raise DataError(f"{file}: log_history is empty; set logging_steps to 1 and train some steps")
-    return _made("TRL", file, rows, completions=_completions(folder), ended=ended)
+    names = {match["name"] for _, row in rows for name in row if (match := COMPONENT.match(name)) and match["name"]}
+    return _made("TRL", file, rows, completions=_completions(folder, names))
 
 
-def _completions(folder: Path) -> list[CompletionRow]:
+def _completions(folder: Path, rewards: Collection[str] = ()) -> list[CompletionRow]:
     files = sorted([*folder.glob("completions/completions_*.parquet"), *folder.glob("completions_*.parquet")])
     files = files[:: max(1, len(files) // 50)]
-    return [row for file in files for row in _texts_of(_parquet(file))][:TEXTS]
+    return [row for file in files for row in _texts_of(_parquet(file), rewards)][:TEXTS]
 
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:
@@ -157,18 +162,29 @@ def _parquet(file: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _texts_of(rows: Iterable[Mapping[str, Any]]) -> list[CompletionRow]:
-    """Rows of TRL's completion table: step, prompt, completion, a column per reward function, advantage."""
+def _texts_of(rows: Iterable[Mapping[str, Any]], rewards: Collection[str] = ()) -> list[CompletionRow]:
+    """Rows of TRL's completion table: step, prompt, completion, a column per reward function, columns of `log_extra`, advantage.
+
+    rewards: names of the reward functions, if known; else every number that is no gold counts as a reward."""
     found = []
     for row in rows:
         if "completion" not in row:
             return []
-        known = {"step", "prompt", "completion", "advantage", "images"}
-        values = [value for key, value in row.items() if key not in known and isinstance(value, int | float)]
-        numbers = [float(value) for value in values if value == value]
+        other = {"step", "prompt", "completion", "advantage", "images"} | GOLDS
+        columns = [name for name in row if name in rewards] if rewards else [name for name in row if name not in other]
+        values = [float(row[name]) for name in columns if isinstance(row[name], int | float)]
+        numbers = [value for value in values if not math.isnan(value)]
+        gold = next((row[name] for name in row if name in GOLDS and name not in rewards), None)
         found.append(
-            CompletionRow(int(row.get("step") or 0), _text(row.get("prompt")), _text(row["completion"]), sum(numbers) if
-            numbers else None) )
+            CompletionRow(
+                step=int(row.get("step") or 0),
+                prompt=_text(row.get("prompt")),
+                text=_text(row["completion"]),
+                reward=sum(numbers) if numbers else None,
+                gold=_gold(gold),
+                messages=not isinstance(row.get("prompt"), str),
+            )
+        )
     return found
 
 
@@ -234,7 +250,7 @@ def _console(file: Path, text: str) -> LogTable | None:
             rows.append((int(match[1]), {}))
             line = line[match.end() :]
         elif not (rows and line.lstrip().startswith("- ")):
-            printed += _printed(line, len(printed) + 1)
+            printed += _printed(line, printed)
             continue
         rows[-1][1].update({name: float(value) for name, value in _VERL_VALUE.findall(f" {line}")})
     if any(values for _, values in rows):
@@ -242,7 +258,8 @@ def _console(file: Path, text: str) -> LogTable | None:
     return _made("TRL", file, printed) if printed else None
 
 
-def _printed(line: str, step: int) -> list[Row]:
+def _printed(line: str, before: Sequence[Row]) -> list[Row]:
+    """The row of a printed dictionary, which has no step: one more than the rows of earlier epochs in this run."""
     start = line.find("{'")
     if start < 0 or "'reward'" not in line:
         return []
@@ -251,6 +268,10 @@ def _printed(line: str, step: int) -> list[Row]:
     except (ValueError, SyntaxError):
         return []
     numbers = {name: number for name, value in values.items() if (number := _number(value)) is not None}
+    step = before[-1][0] + 1 if before else 1
+    epoch = numbers.get("epoch", math.inf)
+    if before and epoch < before[-1][1].get("epoch", -math.inf):  # another run, or a resumed one
+        step = min(number for number, row in before if row.get("epoch", math.inf) >= epoch)
     return [(step, numbers)]
 
 
@@ -301,31 +322,50 @@ def _csv(file: Path, text: str) -> LogTable | None:
 
 
 def _tracked(file: Path, objects: Sequence[Mapping[str, Any]]) -> LogTable | None:
-    """Rows of a tracker's history, each with a step and some metrics."""
+    """Rows of a tracker's history, each with a step and some metrics; a row of other metrics may lack the trainer's step."""
+    named = [{bare(str(name)): value for name, value in one.items() if name and "__M" not in str(name)} for one in objects]
+    counter = next((name for name in STEPS if any(_step(one.get(name)) is not None for one in named)), "")
     rows: list[Row] = []
-    for number, one in enumerate(objects):
-        named = {bare(str(name)): value for name, value in one.items() if name and "__M" not in str(name)}
-        given = (_number(named.get(name)) for name in STEPS)
-        step = next((int(found) for found in given if found is not None and math.isfinite(found)), number)
-        rows.append((step, {name: value for name, value in named.items() if _number(value) is not None}))
+    for number, one in enumerate(named):
+        found = _step(one.get(counter)) if counter else number
+        step = found if found is not None else rows[-1][0] if rows else 0
+        numbers = {name: value for name, cell in one.items() if (value := _number(cell)) is not None}
+        if not any(math.isfinite(numbers.get(name, math.nan)) for name in RATES):  # empty cells of a row that is no update's
+            numbers = {name: value for name, value in numbers.items() if not math.isnan(value)}
+        rows.append((step, numbers))
     program = program_of({name for _, values in rows for name in values})
     return None if program is None else _made(program, file, rows)
 
 
+def _step(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and math.isfinite(number) else None
+
+
 def _tensorboard(where: Path, files: Sequence[Path]) -> LogTable | None:
+    """The last run under a folder: the event files of one folder are one run, with its restarts."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ModuleNotFoundError as error:
         raise DataError(f"{where}: TensorBoard's event files need tensorboard; {install('trackers')}") from error
-    rows: dict[int, dict[str, Any]] = defaultdict(dict)
+    runs: dict[Path, list[Row]] = defaultdict(list)
+    began: dict[Path, float] = {}
     for file in files:
         events = EventAccumulator(str(file), size_guidance={"scalars": 0})
         events.Reload()
+        rows: dict[int, dict[str, Any]] = defaultdict(dict)
         for tag in events.Tags()["scalars"]:
             for event in events.Scalars(tag):
                 rows[event.step][bare(tag)] = event.value
-    program = program_of({name for values in rows.values() for name in values})
-    return None if program is None else _made(program, where, sorted(rows.items()))
+                began.setdefault(file.parent, event.wall_time)
+        runs[file.parent] += sorted(rows.items())
+    programs = {folder: program_of({name for _, values in rows for name in values}) for folder, rows in runs.items()}
+    known = sorted((folder for folder, program in programs.items() if program), key=lambda folder: began[folder])
+    if not known:
+        return None
+    folder = known[-1]
+    more = [f"{len(known)} runs under {where}: {folder.name}, the last, is read"] if len(known) > 1 else []
+    return _made(programs[folder] or "", where, runs[folder], notes=more)
 
 
 # ---- one table
@@ -344,6 +384,32 @@ def _number(value: Any) -> float | None:
     return None
 
 
+def _one_run(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The rows of the last run in a log, those of a restart in place of the steps that it repeats, and remarks on both."""
+    kept: list[Row] = []
+    notes = []
+    for step, values in rows:
+        if kept and step < kept[-1][0]:
+            last, first = kept[-1][0], kept[0][0]
+            if step <= first:
+                notes.append(f"after step {last} steps begin again at {step}: several runs in one log, of which the last is read")
+                kept = []
+            else:
+                notes.append(f"the steps go back from {last} to {step}: a restart, whose rows replace the earlier ones")
+                kept = [row for row in kept if row[0] < step]
+        kept.append((step, values))
+    return kept, notes
+
+
+def _gaps(steps: Sequence[int]) -> list[str]:
+    """A remark on missing steps: distances above three times the usual one."""
+    between = [(after - before, before, after) for before, after in pairwise(steps)]
+    usual = sorted(size for size, _, _ in between)[len(between) // 2] if between else 0
+    gaps = [f"{before} and {after}" for size, before, after in between if size > 3 * usual]
+    more = f" and in {len(gaps) - 3} other places" if len(gaps) > 3 else ""
+    return [f"no rows between steps {', '.join(gaps[:3])}{more}"] if gaps else []
+
+
 def _made(
     program: str,
     source: Path,
@@ -355,14 +421,16 @@ def _made(
     warnings: Sequence[str] = (),
     begins: int = 1,
     more: Mapping[str, Mapping[int, float]] | None = None,
+    notes: Sequence[str] = (),
 ) -> LogTable:
     """The table of rows under a program's names."""
     own = PROGRAMS[program]
+    rows, restarts = _one_run(rows)
     by_name: dict[str, dict[int, float]] = defaultdict(dict)
     for step, values in rows:
         for name, value in values.items():
             number = _number(value)
-            if number is None and value is None and bare(name) in ("loss", "grad_norm", "actor/grad_norm"):
+            if number is None and value is None and bare(name) in NEVER_NULL:
                 number = math.nan  # from a writer of strict JSON
             if number is not None:
                 by_name[bare(name)][step] = number
@@ -388,6 +456,7 @@ def _made(
         ended=ended,
         warnings=warnings,
         begins=begins,
+        notes=[*notes, *restarts, *_gaps(curve_of(columns.get("reward", {}))[0])],
     )
 
 

@@ -32,18 +32,20 @@ METRICS: dict[str, str] = {
     "missing_groups": "share of a step's groups that dynamic sampling did not find",
     "draws": "draws that a step of dynamic sampling took",
 }
-"""Short name -> description. names.py has the names in each program."""
+"""Short name -> description. names.py has the names in each program, and extremes that no line or picture shows."""
 
 
 @dataclass(frozen=True)
 class CompletionRow:
-    """A completion in a log. reward: None if the log has none; gold: "" likewise."""
+    """A completion in a log. reward: None if the log has none; gold: "" likewise; messages: whether the prompt was a list of
+    messages, which the trainer renders by a chat template."""
 
     step: int
     prompt: str
     text: str
     reward: float | None = None
     gold: str = ""
+    messages: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,8 @@ class LogTable:
     completions: rows of the tables in the same folder
     settings: the run's settings in the log, under short names
     ended: the log's message about an abnormal end
-    begins: the number of the first step in this program"""
+    begins: the number of the first step in this program
+    notes: restarts, further runs in the same file, missing steps"""
 
     program: str
     source: str
@@ -66,6 +69,7 @@ class LogTable:
     ended: str = ""
     warnings: Sequence[str] = ()
     begins: int = 1
+    notes: Sequence[str] = ()
 
     @property
     def steps(self) -> list[int]:
