@@ -54,7 +54,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
                 "read it with that version, or sample into another folder"
             )
         raise DataError(f"{folder}: no sample store ({FILE} is missing); pass the folder of a store")
-    tree = read_json(file, advice="restore it from a copy")
+    tree: dict[str, Any] = read_json(file, advice="restore it from a copy")
     known = tree.pop("sha256", None)
     if tree.get("format", FORMAT) != FORMAT:
         raise DataError(
