@@ -25,6 +25,7 @@ from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.summary_io import plain, read_summary
+from sage_rlvr.verdicts.verdict_text import beside_base
 
 N, PROBLEMS, TASK = 64, 60, "countdown_chat"
 TEMPERATURES = (1.0, 0.6, 0.3)
@@ -184,7 +185,7 @@ def test_an_arm_beside_a_hotter_base_is_not_called_sharpened() -> None:
     assert colder.nearest_colder(found, row)[0] == 1.3
     tied = [replace(row, comparison=replace(row.comparison, outcome="tied", mde=0.1), metric=Metric(k=k)) for k in (8, N)]
     (one,) = colder.colder_base_comparisons(tied, found)
-    assert one.finding == "flattened" and "higher temperature" in one.text and "sharpened" not in one.text
+    assert one.finding == "flattened" and "higher temperature" in beside_base(one) and "sharpened" not in beside_base(one)
 
 
 def test_the_largest_k_is_shown_where_the_base_has_more_samples_than_are_read() -> None:
@@ -233,9 +234,9 @@ def test_what_is_significant_before_correction_is_not_called_the_same() -> None:
     gap = replace(rows[0].comparison.difference, value=0.05, low=0.01, high=0.09)
     rows[0] = replace(rows[0], comparison=replace(rows[0].comparison, difference=gap, p=0.03, outcome="better"), adjusted=0.3)
     (one,) = colder.colder_base_comparisons(rows, found)
-    assert one.finding == "unknown" and "does the same" not in one.text
-    assert one.text.startswith("sharp: cannot be told (the base at T = 0.6 has the nearest pass@1: ")
-    assert "; higher before correction at k = 1; detectable" in one.text
+    assert one.finding == "unknown" and "does the same" not in beside_base(one)
+    assert beside_base(one).startswith("sharp: cannot be told (the base at T = 0.6 has the nearest pass@1: ")
+    assert "; higher before correction at k = 1; detectable" in beside_base(one)
 
 
 def findings_at(found: Results) -> dict[str, colder.ColderBaseComparison]:
@@ -246,10 +247,10 @@ def test_no_yes_while_the_base_has_its_largest_pass1_at_its_lowest_temperature(t
     """The arm stays the same; a temperature at which pass@1 falls again, or 0, below which there is none, makes it a yes."""
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()), steep=np.clip(2 * share(0.3), 0, 1))
     assert {one.finding for one in findings_at(found).values()} == {"too hot"}
-    assert "T = 0.15" in findings_at(found)["learned"].text
+    assert "T = 0.15" in beside_base(findings_at(found)["learned"])
     write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = read_results(tmp_path)
-    assert [one.text for one in findings_at(again).values()] == [one.text for one in findings_at(found).values()]
+    assert [*map(beside_base, findings_at(again).values())] == [*map(beside_base, findings_at(found).values())]
     assert {one.finding for one in findings_at(turned(found)).values()} == {"above"}
     greedy = replace(found, table=Measurements((counts(BASE, share(0.25), 0.0), *found.table.rows)))
     assert findings_at(greedy)["learned"].finding == "above"

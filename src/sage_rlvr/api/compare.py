@@ -66,7 +66,7 @@ class Comparison(Rows):
             return sentences.answer(self.comparisons, self.results, self.findings.verdicts)
 
     @property
-    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def rows(self) -> list[dict[str, Any]]:
         """One plain dict per comparison."""
         with self.results.believed():
             return [row_of(row) for row in self.comparisons]

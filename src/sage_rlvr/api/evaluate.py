@@ -481,7 +481,8 @@ def _made_of_two(run: SampleRun, settings: EvalSettings) -> SampleRun:
     from sage_rlvr.models.borrowing import Borrowing, classes_of  # torch
     from sage_rlvr.models.interpolation import Interpolated  # torch
 
-    own, made, label = str(run.model), None, ""
+    own, label = str(run.model), ""
+    made: Interpolated | Borrowing | None = None
     for share in settings.shares:
         name, base = _named(settings.interpolate[0])
         label = f"{1 - share:g} {name} + {share:g} {run.policy}" + " in the upper layers" * (settings.layers == "upper")

@@ -34,7 +34,8 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
     Raises:
         ConfigError: If there is no policy or card, or the Hub rejects the upload.
     """
-    from sage_rlvr.training.state import POLICY_FILES, README  # torch
+    from sage_rlvr.models.hashes import README
+    from sage_rlvr.training.state import POLICY_FILES  # torch
 
     folder = policy_to_push(Path(run))
     if repo.count("/") != 1 or not all(repo.split("/")):
@@ -61,7 +62,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
 
 def policy_to_push(run: Path) -> Path:
     """The policy folder of a run with all files for an upload. Raises ConfigError with the missing ones."""
-    from sage_rlvr.training.state import README  # torch
+    from sage_rlvr.models.hashes import README
 
     folder = run / "policy" if is_run(run) else run
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):

@@ -50,7 +50,7 @@ class Run(Rows):
         return self.steps >= self.total
 
     @property
-    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def rows(self) -> list[dict[str, Any]]:
         """The metrics, one dict per step, as in metrics.jsonl."""
         return read_metrics(self.path)
 

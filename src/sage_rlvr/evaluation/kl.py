@@ -80,8 +80,8 @@ class Side:
 
 def side_of(tree: Mapping[str, Any]) -> Side:
     """Inverse of `Side.tree`."""
-    sums = (np.asarray(tree[name], dtype=float) for name in ("tokens", "reverse", "forward"))
-    return Side(*sums, {name: side_of(side) for name, side in tree.get("states", {}).items()})
+    tokens, reverse, forward = (np.asarray(tree[name], dtype=float) for name in ("tokens", "reverse", "forward"))
+    return Side(tokens, reverse, forward, {name: side_of(side) for name, side in tree.get("states", {}).items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,8 +74,9 @@ def kl_of_stores(
                 sums.append(sums_of(model, reference, batch, about["temperature"], max(1, len(classes))))
                 advance(len(batch))
             by_class = np.concatenate(sums).reshape(len(task.problems), n, -1, 3)
-            whole = np.moveaxis(by_class.sum(2), 2, 0)
-            sides[name] = Side(*whole, {state: Side(*np.moveaxis(by_class[:, :, i], 2, 0)) for i, state in enumerate(classes)})
+            tokens, reverse, forward = np.moveaxis(by_class.sum(2), 2, 0)
+            states = {state: Side(*np.moveaxis(by_class[:, :, i], 2, 0)) for i, state in enumerate(classes)}
+            sides[name] = Side(tokens, reverse, forward, states)
     kl = TokenKl(about, tuple(task.problems), sides)
     kl.save(path)
     return kl, path

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
@@ -125,7 +127,7 @@ def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pai
     return {
         "attempts": len(rows), "problems": len(first), "right": sum(row.verdict == "right" for row in rows),
         "retries": len(again), "retried_problems": len(second), "retries_right": sum(row.verdict == "right" for row in again),
-        "tokens": sum(len(row.token_ids) for row in rows + again),  # type: ignore[arg-type]
+        "tokens": sum(len(np.asarray(row.token_ids)) for row in rows + again),
         "paired": len({pair.problem for pair in pairs}), "pairs_again": sum(pair.again for pair in pairs),
         "opened": len({pair.problem for pair in pairs} - solved),
     }  # fmt: skip

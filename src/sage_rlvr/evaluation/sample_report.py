@@ -246,11 +246,11 @@ def _tempered_lines(drawn: SampleColumns) -> list[str]:
     logps = drawn.arrays("rollout_logps")
     if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], _completions(drawn)
-    parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
+    sums = [float(np.sum(row, dtype=float)) for row in logps]
+    totals, right, texts = (drawn.parts(column) for column in (sums, drawn.right, _completions(drawn)))
     cells = []
     for power in SAMPLED_POWERS:
-        one = reweighted(*parts, power)
+        one = reweighted(totals, right, texts, power)
         text = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
         cells.append(f"power {one.power:g}: {text}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]

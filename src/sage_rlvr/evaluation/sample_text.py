@@ -61,9 +61,9 @@ def _head(row: Sample) -> str:
     if row.token_ids is not None:
         facts.append(f"{len(np.asarray(row.token_ids)):,} tokens")
     if row.entropies is not None and len(np.asarray(row.entropies)):
-        facts.append(f"mean entropy {np.nanmean(row.entropies):.3f} nats")
-    if row.q is not None and len(np.asarray(row.q)):
-        facts.append(f"q {np.min(row.q):.3f} to {np.max(row.q):.3f}")
+        facts.append(f"mean entropy {np.nanmean(np.asarray(row.entropies)):.3f} nats")
+    if row.q is not None and (q := np.asarray(row.q)).size:
+        facts.append(f"q {q.min():.3f} to {q.max():.3f}")
     return "; ".join(_flat(fact) for fact in facts if fact)
 
 

@@ -18,14 +18,14 @@ import torch
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.policies import borrowing, commit_of, lender_of, load_here, name_or_path, tokens_of
 from sage_rlvr.evaluation.sample_run import SampleRun
-from sage_rlvr.evaluation.sampling import EvalSet, Prompt, SamplingRun, Scorer, check_window, guide_of, prompts_of
+from sage_rlvr.evaluation.sampling import EvalSet, SamplingRun, Scorer, check_window, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import SCORED
 from sage_rlvr.models.borrowing import Borrowing, BorrowingGenerator
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Decoding, Generator, GeneratorSource
 from sage_rlvr.models.llama.net import supports
-from sage_rlvr.models.policy import PromptRenderer, Tokens
+from sage_rlvr.models.policy import Prompt, PromptRenderer, Tokens
 from sage_rlvr.progress import Counting, reporting
 from sage_rlvr.tasks.base import ready
 from sage_rlvr.tasks.rows import Say, tell

@@ -163,10 +163,11 @@ def prompts_of(
 
 def _guidable(problem: Any, tokens: Tokens) -> Any:
     """A problem whose guidance, which may quote a program, can be encoded in a prompt."""
-    if not isinstance(problem, WithGuidance) or not isinstance(problem.guidance, str):
+    hint = problem.guidance if isinstance(problem, WithGuidance) else None
+    if not isinstance(hint, str):
         return problem
-    fit = encodable(problem.guidance, tokens.tokenizer)
-    return problem if fit == problem.guidance else replace(problem, guidance=fit)
+    fit = encodable(hint, tokens.tokenizer)
+    return problem if fit == hint else replace(problem, guidance=fit)
 
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
@@ -352,7 +353,7 @@ class SamplingRun:
                 for first, names in firsts.items()
                 for group in self._groups(ids, names, identity.together)
             ]
-        drawn = {}
+        drawn: dict[Chunk, tuple[Request, list[Generation]]] = {}
         for call in calls:
             requests = [request_of(chunk) for chunk in call]
             drawn |= dict(zip(call, zip(requests, self._generated(identity, call, requests), strict=True), strict=True))

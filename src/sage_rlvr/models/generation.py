@@ -282,7 +282,8 @@ class SamplerGenerator:
     function of the request: prompt, seeds and limit.
     """
 
-    name, local = "sampler", True
+    name = "sampler"
+    local: ClassVar[bool] = True
 
     def __init__(
         self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = True

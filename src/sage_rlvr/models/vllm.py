@@ -22,7 +22,8 @@ from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_ty
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.folders import adapter_base, prepared, source_of, vocabulary_of
-from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, GeneratorSource, Request, Single, one_by_one
+from sage_rlvr.models.generation import GENERATORS as GENERATORS  # with the generators of this module
+from sage_rlvr.models.generation import Decoding, Generation, GeneratorSource, Request, Single, one_by_one
 from sage_rlvr.models.hashes import check_hashes
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.served import chat_completion_of, completion_of

@@ -116,10 +116,12 @@ def _rejudged(given: GivenTable, judge: JudgeTexts) -> Rejudged:
                 raise DataError(f"{given.name}: --verify: sample {sample} of problem {problem!r} has no text")
             rows.append((problem, sample, correct, text, gold))
     verdicts = judge([(text, gold) for *_, text, gold in rows])
-    counts = Counter((correct, verdict.label) for (_, _, correct, _, _), verdict in zip(rows, verdicts, strict=True))
-    right: Counter[str] = Counter(problem for (problem, *_), verdict in zip(rows, verdicts, strict=True) if verdict.right)
+    counts: Counter[tuple[bool, str]] = Counter(
+        (correct, verdict.label) for (_, _, correct, _, _), verdict in zip(rows, verdicts, strict=True)
+    )
+    verified: Counter[str] = Counter(problem for (problem, *_), verdict in zip(rows, verdicts, strict=True) if verdict.right)
     by_file = float(np.mean(table.c / table.n))
-    by_verifier = float(np.mean([right[problem] for problem in table.problems] / table.n))
+    by_verifier = float(np.mean([verified[problem] for problem in table.problems] / table.n))
     apart = (
         Disagreement(
             name=given.name, problem=problem, sample=sample, correct=correct, verdict=verdict, gold=gold, text=text

@@ -41,7 +41,7 @@ def state(run: TrainingRun, evaluated: bool = False) -> str:
     done = evaluated or run.state == "evaluated"
     if run.state in ("trained", "evaluated"):
         return "evaluated" if done else "trained, not evaluated"
-    steps = run.state
+    steps: str = run.state
     if run.state == "training":
         steps = STATE.format(steps=run.steps, all=run.config["steps"]) if "steps" in run.config else f"{run.steps} steps"
     return listed(steps, "evaluated" if done else "")

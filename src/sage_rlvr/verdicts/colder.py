@@ -7,43 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sage_rlvr.verdicts.design import AT_ANY, BASE
+from sage_rlvr.verdicts.design import AT_ANY
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
 from sage_rlvr.verdicts.of_temperatures import COLDEST
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End, grouped, listed, outcome
+from sage_rlvr.verdicts.row_text import End, grouped, outcome
 from sage_rlvr.verdicts.stats.passk import powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "too hot", "unknown"]
 TOO_LARGE = 0.25
 """A detectable difference above which a test without a significant difference does not show that the base does the same."""
-HELD_BACK = (
-    "cannot be told before {home}, whose pass@1 is not shown to fall at T = {coldest:g}, its lowest, is sampled at T = {next:g}"
-)
-WORDS: dict[Finding, str] = {
-    "above": "yes, higher at k = {ks}",
-    "below": "no, lower at k = {ks}",
-    "same temperature": "no difference from {home} at the same temperature can be told",
-    "sharpened": "only sharpened, as far as can be told",
-    "flattened": "no more than at a higher temperature, as far as can be told",
-    "too hot": HELD_BACK,
-    "unknown": "cannot be told",
-}
-NEAREST = "Each arm beside {home} at the temperature with the nearest pass@1: {arms}."
-OF_ARM = "{arm} beside T = {t:g} ({facts})"
-QUESTION = "Does it do more than {home} at a lower temperature? {arms}."
-ANSWERS: dict[Finding, str] = {
-    "above": "{arm}: yes, higher at k = {ks} ({pairs} of {home} at T = {t:g})",
-    "below": "{arm}: no, lower at k = {ks} ({pairs} of {home} at T = {t:g})",
-    "same temperature": "{arm}: no difference from {home} at the same temperature can be told ({facts})",
-    "too hot": f"{{arm}}: {HELD_BACK} (higher so far at k = {{ks}}: {{pairs}} of {{home}} at T = {{t:g}})",
-    "unknown": "{arm}: cannot be told ({home} at T = {t:g} has the nearest pass@1: {facts})",
-    "sharpened": "{arm}: only sharpened, as far as can be told ({home} at T = {t:g} does the same: {facts})",
-    "flattened": "{arm}: no more than {home} at a higher temperature, as far as can be told (T = {t:g} does the same: {facts})",
-}
-
-
 ColderCurves = dict[float, dict[int | None, float]]
 """Temperature -> k -> pass@k of the base."""
 
@@ -52,8 +26,9 @@ ColderCurves = dict[float, dict[int | None, float]]
 class ColderBaseComparison:
     """An arm compared with the base at the temperature with the nearest pass@1.
 
+    home: the name of the base
     ks: each k at which the difference is significant
-    before: words on differences that are significant only before correction
+    higher_before, lower_before: each k at which it is significant only before correction
     passes: k -> the scores of arm and base
     detectable: the largest detectable difference at k > 1, NaN without one
     coldest: the lowest temperature of the base"""
@@ -62,50 +37,17 @@ class ColderBaseComparison:
     home: str
     finding: Finding
     ks: tuple[int | None, ...]
-    before: str
+    higher_before: tuple[int | None, ...]
+    lower_before: tuple[int | None, ...]
     temperature: float
     passes: dict[int | None, tuple[float, float]]
     detectable: float
     coldest: float
 
     @property
-    def word(self) -> str:
-        """The finding without numbers of the arm."""
-        return self._filled(WORDS[self.finding])
-
-    @property
-    def text(self) -> str:
-        """The finding with its numbers."""
-        return self._filled(ANSWERS[self.finding])
-
-    @property
-    def numbers(self) -> str:
-        """Return only the numbers."""
-        return self._filled(OF_ARM)
-
-    def _filled(self, template: str) -> str:
-        pairs = ", ".join(f"pass@{k} {own:.3f} and {base:.3f}" for k, (own, base) in self.passes.items())
-        seen = f"detectable at k > 1: {self.detectable:.3f}" if math.isfinite(self.detectable) else ""
-        ks, facts = ", ".join(map(str, self.ks)), listed(pairs, self.before, seen, by="; ")
-        named = {"arm": self.arm, "home": self.home, "t": self.temperature, "coldest": self.coldest}
-        return template.format(**named, next=below(self.coldest), ks=ks, pairs=pairs, facts=facts)
-
-
-def sharpened(rows: Sequence[Row], results: Results) -> str:
-    """Whether the arms do more than their base at a lower temperature; "" if the base was sampled at one temperature."""
-    findings = colder_base_comparisons(rows, results)
-    return QUESTION.format(home=_homes(findings), arms="; ".join(one.text for one in findings)) if findings else ""
-
-
-def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
-    """The same in two parts: the findings with their arms, and the numbers of each arm."""
-    findings = colder_base_comparisons(rows, results)
-    if not findings:
-        return "", ""
-    by_finding = grouped(findings, lambda one: one.word)
-    arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
-    numbers = NEAREST.format(home=_homes(findings), arms="; ".join(one.numbers for one in findings))
-    return QUESTION.format(home=_homes(findings), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
+    def next_temperature(self) -> float:
+        """The next temperature at which the base would be sampled."""
+        return below(self.coldest)
 
 
 def colder_base_comparisons(rows: Sequence[Row], results: Results) -> list[ColderBaseComparison]:
@@ -114,30 +56,26 @@ def colder_base_comparisons(rows: Sequence[Row], results: Results) -> list[Colde
     return [_colder_base_comparison(some, results) for some in apart.values()]
 
 
-def _homes(findings: Sequence[ColderBaseComparison]) -> str:
-    return ", ".join(dict.fromkeys(one.home for one in findings))
-
-
 def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBaseComparison:
     curves = _curves(results, rows[0])
     at, base = nearest_colder(results, rows[0])
-    home = _home(rows[0])
     shown = (1, FEW, max(row.metric.k or 0 for row in rows if row.metric.k in base))
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
-    higher = [row.metric.k for row in rows if outcome(row) == End.HIGHER]
+    ks = {end: [row.metric.k for row in rows if outcome(row) == end] for end in End}
     # a pass@1 below the best of all temperatures shows nothing: the arm has another temperature
-    lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
+    ks |= {end: [k for k in ks[end] if k != 1] for end in (End.LOWER, End.LOWER_BEFORE)}
+    higher, lower = ks[End.HIGHER], ks[End.LOWER]
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
-    before = _before(rows)
     # at the end of the base's range of pass@1 the mixture has no lower bound
-    if before or not min(hidden, default=math.nan) <= TOO_LARGE:
+    if ks[End.HIGHER_BEFORE] or ks[End.LOWER_BEFORE] or not min(hidden, default=math.nan) <= TOO_LARGE:
         same = "unknown"
     return ColderBaseComparison(
         arm=rows[0].a,
-        home="the base" if home == BASE else home,
+        home=_home(rows[0]),
         finding=("too hot" if rows[0].rising else "above") if higher else "below" if lower else same,
         ks=tuple(higher or lower),
-        before=before,
+        higher_before=tuple(ks[End.HIGHER_BEFORE]),
+        lower_before=tuple(ks[End.LOWER_BEFORE]),
         temperature=at,
         passes={row.metric.k: (row.comparison.mean_a, base[row.metric.k]) for row in rows if row.metric.k in shown},
         detectable=max(hidden, default=math.nan),
@@ -148,13 +86,6 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
 def below(coldest: float) -> float:
     """The next temperature to sample below the coldest: half of it, not below `COLDEST`."""
     return max(COLDEST, float(f"{coldest / 2:.2g}"))
-
-
-def _before(rows: Sequence[Row]) -> str:
-    """At which k the arm is higher, and at k > 1 lower, before correction only."""
-    by_end = {end: [row.metric.k for row in rows if outcome(row) == end] for end in (End.HIGHER_BEFORE, End.LOWER_BEFORE)}
-    by_end[End.LOWER_BEFORE] = [k for k in by_end[End.LOWER_BEFORE] if k != 1]
-    return listed(*(f"{end} at k = {', '.join(map(str, ks))}" if ks else "" for end, ks in by_end.items()), by="; ")
 
 
 def _home(row: Row) -> str:

@@ -2,21 +2,20 @@
 
     answers_read(table, answer_in, key)  answers as a verifier reads them (`compare --verify`)
     distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference
-    distinct_lines(...)             for a terminal                  distinct_tree(...)      for JSON
+    distinct_tree(...)              the comparison as JSON; verdict_text.py has its lines
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sage_rlvr.verdicts.readers import AnswerKey, CountTable
-from sage_rlvr.verdicts.row_text import difference_text, listed, many, score_text
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats.arrays import Floats
 from sage_rlvr.verdicts.stats.curves import with_problems
@@ -124,6 +123,11 @@ def distinct_of(a: ProblemScores, b: ProblemScores, *, fixed: bool = False) -> D
     )
 
 
+def has_answers(scores: ProblemScores) -> bool:
+    """Whether the rows of an arm have answers."""
+    return _side(scores) is not None
+
+
 def _side(one: ProblemScores) -> _Side | None:
     groups = [group for table in one.tables if (group := right_answers(table)) is not None]
     return _Side(one.tables, groups) if one.tables and len(groups) == len(one.tables) else None
@@ -154,31 +158,6 @@ def _compared(a: Floats, b: Floats, cluster: Sequence[str], fixed: bool) -> Pair
     return paired_clusters(a[0], b[0], cluster) if cluster else paired(a[0], b[0])
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# words
-
-
-def distinct_lines(a: ProblemScores, b: ProblemScores, distinct: DistinctAnswers | None) -> Iterator[str]:
-    """Both means and their difference at 8 and all samples, and a description of the answers."""
-    if distinct is None:
-        lacking = [one.arm for one in (a, b) if _side(one) is None]
-        if len(lacking) == 1:
-            yield f"distinct right answers are not compared: the rows of {lacking[0]} have no answers"
-        return
-    if distinct.most == 0:
-        yield f"distinct right answers: no right sample has an answer ({distinct.source})"
-        return
-    if distinct.most == 1:
-        yield f"distinct right answers ({distinct.source}): no problem has more than one, so pass@k has them all"
-        return
-    for k, (left, right, gap) in distinct.shown.items():
-        means = f"{b.arm} {score_text(right, '.2f')}, {a.arm} {score_text(left, '.2f')}"
-        yield f"distinct right answers in {many(k, 'sample')}: {means}; difference {difference_text(gap, 'no interval')}"
-    shares = zip(distinct.names, distinct.unnamed, strict=True)
-    without = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
-    yield listed(f"answers: {distinct.source}", without and f"without an answer, and not counted: {without}", by="; ")
-
-
 def distinct_tree(distinct: DistinctAnswers | None) -> dict[str, Any] | None:
     """Return the comparison as JSON, by docs/reference/verdict.schema.json."""
     if distinct is None:
@@ -193,4 +172,4 @@ def distinct_tree(distinct: DistinctAnswers | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-__all__ = ["DistinctAnswers", "answers_read", "distinct_lines", "distinct_of", "distinct_tree", "right_answers"]
+__all__ = ["DistinctAnswers", "answers_read", "distinct_of", "distinct_tree", "has_answers", "right_answers"]

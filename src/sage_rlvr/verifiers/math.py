@@ -258,7 +258,8 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if longest > 2:
         return Verdict("wrong", "ratio")
     sides = ((parts, answer), (others, gold))
-    verdict = _decide(*(rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in sides), levels - 1)
+    one, other = (rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in sides)
+    verdict = _decide(one, other, levels - 1)
     if verdict.right and any(pair and ":" not in text for pair, text in sides):
         return unsure("a ratio or a range")  # of 3 to 4: may be 3/4, and may be from 3 to 4
     return unsure("a time or a ratio") if verdict.right and time is not None else verdict
@@ -334,7 +335,7 @@ def _is_numeric(side: str) -> bool:
 def _near(exact: str, rounded: str) -> bool:
     """Whether a number may be an approximation of another after a sign of approximation: within half of its last place, or 1 %."""
     one, other = (parsed_of(measured(side).body) for side in (exact, rounded))
-    if not all(isinstance(side, Expr) and side.is_number for side in (one, other)):
+    if not (isinstance(one, Expr) and one.is_number and isinstance(other, Expr) and other.is_number):
         return False
     decimals = len(rounded.strip().partition(".")[2]) if rational(rounded.strip()) else 0
     slack = max(0.5 * 10.0**-decimals if abs(N(other)) >= 1 or decimals else 0.0, 0.01 * float(abs(N(one))))

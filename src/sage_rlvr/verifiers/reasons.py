@@ -19,7 +19,7 @@ from typing import Any
 
 from sage_rlvr.errors import CUT_OFF, UNJUDGED
 from sage_rlvr.verifiers.answers import AnswerReading, bare, extract
-from sage_rlvr.verifiers.verdict import Verdict
+from sage_rlvr.verifiers.verdict import Verdict, is_unanswered
 
 HALF = 0.5
 LOOKED = 200  # largest number of texts that are searched at other places
@@ -127,7 +127,7 @@ class Reasons:
     ) -> list[tuple[str, str]]:
         """A sentence for each fraction above a half. location: where answers are read, in words; search: searches other places,
         and is called if a sentence needs it; limit: the setting of the length limit; kinds: the requested ones, default `kinds`."""
-        sentences = {
+        sentences: dict[str, Callable[[], str]] = {
             UNDECIDED: self._about_undecided,
             CUT: lambda: self._about_cut(limit),
             NO_ANSWER: lambda: self._about_none(location, search),
@@ -148,7 +148,7 @@ class Reasons:
         at_place = set(self._unanswered) <= {"no answer", "answer cut off"}
         named = f"no answer {location}".rstrip() if at_place else f"no answer ({_most(self._unanswered)})"
         message = f"{named} in {_of(self.unanswered, self.total)} completions, so these earn 0"
-        cut = sum(n for (*label_and_reason, end), n in self.counted.items() if end and Verdict(*label_and_reason).unanswered)
+        cut = sum(n for (label, reason, end), n in self.counted.items() if end and is_unanswered(label, reason))
         message += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
         there = search()
         if there is not None:
@@ -157,7 +157,7 @@ class Reasons:
 
     @property
     def _unanswered(self) -> Counter[str]:
-        return self._by_reason(lambda label, reason: Verdict(label, reason).unanswered)
+        return self._by_reason(is_unanswered)
 
     @property
     def _undecided(self) -> Counter[str]:
@@ -226,7 +226,7 @@ def elsewhere(texts: Sequence[str], judge: JudgeElsewhere | None = None) -> Else
     texts = texts[:LOOKED]
     candidates = []
     for answer_in, tag in PLACES:
-        reading = {"answer_in": answer_in, "tag": tag or "SOLUTION", "closed": True}
+        reading: dict[str, Any] = {"answer_in": answer_in, "tag": tag or "SOLUTION", "closed": True}
         have = [i for i, text in enumerate(texts) if bare(extract(text, AnswerReading(**reading))[0] or "")]
         if have:
             right = None if judge is None else sum(one.right for one in judge(have, reading))

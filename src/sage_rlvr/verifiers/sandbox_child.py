@@ -61,7 +61,7 @@ END = 3  # the status of a fork that found no job: the caller is gone
 def seccomp_filter(machine: str) -> bytes:
     """The filter as an array of `sock_filter`: KILL for calls of another machine, ALLOW for `ALLOWED`, EPERM for the rest."""
     column, name = MACHINES[machine]
-    numbers = [pair[column] for pair in ALLOWED.values() if pair[column] is not None]
+    numbers = [number for pair in ALLOWED.values() if (number := pair[column]) is not None]
     rows = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, name), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
     rows += [(EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # to the ALLOW after the REFUSE
     return b"".join(struct.pack("HBBI", *row) for row in [*rows, (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
@@ -129,7 +129,7 @@ def run(job: dict[str, object], sink: int, parent: int) -> None:
         os.dup2(sink, 3)
         for other in (range(3), range(4, 256)):
             os.closerange(other.start, other.stop)
-        sys.stdin = sys.stdout = sys.stderr = sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[assignment,misc]
+        sys.stdin = sys.stdout = sys.stderr = sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[misc]
         os.environ.clear()
         try:
             confine(float(job["seconds"]), int(job["memory_mb"]))  # type: ignore[arg-type, call-overload]

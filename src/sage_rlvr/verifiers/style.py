@@ -260,8 +260,8 @@ def unknown(text: str) -> str:
         return strange[0]
     commands = re.findall(r"(?:\\\\)|\\([a-zA-Z]+)", text)
     known = (_MATHEMATICS, _IDLE, _SPACES, _FONTS, _KEPT, _DROPPED, _BRACKETS)
-    strange = (name for name in commands if name and not any(name in names for names in known))
-    return next(("\\" + name for name in strange if not name.startswith(_GREEK)), "")
+    others = (name for name in commands if name and not any(name in names for names in known))
+    return next(("\\" + name for name in others if not name.startswith(_GREEK)), "")
 
 
 __all__ = ["group_end", "halved", "undressed", "unknown"]

@@ -47,12 +47,17 @@ class Verdict:
     @property
     def unanswered(self) -> bool:
         """Whether there was no answer at its place (`UNANSWERED`)."""
-        return self.label == "wrong" and self.reason in UNANSWERED
+        return is_unanswered(self.label, self.reason)
 
     @property
     def reward(self) -> float:
         """The reward: `score`, or else 1 if right and 0 if not, including undecided."""
         return float(self.right) if self.score is None else self.score
+
+
+def is_unanswered(label: str, reason: str) -> bool:
+    """Whether a verdict with this label and reason means that there was no answer at its place."""
+    return label == "wrong" and reason in UNANSWERED
 
 
 def _is_finite(value: Any) -> bool:
@@ -62,4 +67,4 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-__all__ = ["UNANSWERED", "Label", "Verdict"]
+__all__ = ["UNANSWERED", "Label", "Verdict", "is_unanswered"]

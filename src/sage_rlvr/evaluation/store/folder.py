@@ -48,7 +48,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
     file = folder / FILE
     if not file.is_file():
         raise DataError(f"{folder}: no sample store ({FILE} is missing); pass the folder of a store")
-    tree = read_json(file, advice="restore it from a copy")
+    tree: dict[str, Any] = read_json(file, advice="restore it from a copy")
     known = tree.pop("sha256", None)
     if tree.get("format", FORMAT) != FORMAT:
         raise DataError(

@@ -317,7 +317,7 @@ class SampleStore(StoredSamples):
 
         if not scored:
             return
-        columns = {
+        columns: dict[str, Sequence[Any]] = {
             "problem": [escape(row.problem) for row, _, _ in scored],
             "sample": [row.sample for row, _, _ in scored],
             "base_logps": [values for _, _, values in scored],

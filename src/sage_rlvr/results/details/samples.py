@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.escaping import visible
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
+from sage_rlvr.evaluation.sample_report import gaps, made_under
 from sage_rlvr.evaluation.store import PromptAndGold, Sample, SampleStore
-from sage_rlvr.evaluation.store.sample import POLICY, TURNS, own_of, turns_in, unescape, unmarked
+from sage_rlvr.evaluation.store.sample import GUIDED, POLICY, SCORED, TURNS, own_of, turns_in, unescape, unmarked
 from sage_rlvr.extras import advice
 from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.tasks import known_task
@@ -209,7 +209,7 @@ def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> Samp
     )  # fmt: skip
 
 
-def _of_policy(rows: Any) -> list[NDArray[Any]]:
+def _of_policy(rows: Mapping[str, list[Any]]) -> list[NDArray[Any]]:
     """Log-probs of each sample under the base, at the sampled tokens of the policy."""
     logps = rows["base_logps"]
     if TURNS not in rows:
@@ -259,7 +259,8 @@ def _pieces(tokens: Tokens, row: Sample) -> tuple[str, ...] | None:
     """The text of each token of a sample; None where they are not its text."""
     if row.token_ids is None:
         return None
-    ids, pieces = np.asarray(row.token_ids).tolist(), []
+    ids: list[int] = np.asarray(row.token_ids).tolist()
+    pieces: list[str] = []
     for _, text, many in row.turns or ((POLICY, row.text, len(ids)),):
         part = tokens.pieces(ids[len(pieces) : len(pieces) + many])
         if text.rstrip(NO_ANSWER) not in "".join(part):

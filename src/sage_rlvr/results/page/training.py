@@ -140,7 +140,7 @@ def choice_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         if key == choice["chosen"]:
             label += " (chosen)"
         rows.append((label, "no common range" if score is None else f"{score:.4f}"))
-    return choice | {"table": Table(header=("arm", "score on validation"), rows=tuple(rows)), "spread": _spread(choice)}
+    return {**choice, "table": Table(header=("arm", "score on validation"), rows=tuple(rows)), "spread": _spread(choice)}
 
 
 def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,7 +118,7 @@ class Reweighted:
 def reweighted(
     logps: Sequence[ArrayLike],
     right: Sequence[ArrayLike],
-    names: Sequence[Sequence[Hashable]],
+    names: Sequence[Collection[Hashable]],
     power: float,
     *,
     level: float = 0.95,
