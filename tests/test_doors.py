@@ -27,8 +27,8 @@ COMPARE = """
 from sage_rlvr.cli import main
 try:
     main(["compare", "examples/deepscaler/base.jsonl", "examples/deepscaler/rl.jsonl"])
-except SystemExit:
-    pass
+except SystemExit as stop:
+    assert not stop.code
 """
 
 

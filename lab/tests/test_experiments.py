@@ -10,6 +10,7 @@ import pytest
 from lab.register.command import design_files
 from sage_rlvr.results.read import read_results
 from sage_rlvr.verdicts.comparisons import compare
+from sweeps.sweep_common import check_design
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FOLDERS = sorted(path for path in EXPERIMENTS.iterdir() if path.is_dir() and path.name != "policies")
@@ -53,6 +54,12 @@ def test_a_readme_has_every_line_and_the_numbers_of_its_summary(folder: Path) ->
 def test_most_readmes_have_numbers() -> None:
     texts = [(folder / "README.md").read_text(encoding="utf-8") for folder in FOLDERS]
     assert sum(len(numbers(text)) > 0 for text in texts) > 45 and sum(len(numbers(text)) for text in texts) > 130
+
+
+@pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*the part of q that depends on the batch")
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*/design.yaml")), ids=lambda path: path.parent.name)
+def test_a_design_can_be_run_and_compared(path: Path) -> None:
+    check_design(path)
 
 
 def test_the_table_lists_every_experiment_in_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ WANTED = {
 }
 
 
+@functools.cache
 def config(name: str) -> TrainConfig:
     return load_config(TrainConfig, name)
 

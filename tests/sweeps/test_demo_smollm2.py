@@ -24,9 +24,12 @@ from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.read import read_results
 from sage_rlvr.sweeps import demo
+from sage_rlvr.sweeps import forecast as forecasts
 from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps.display import left_words
-from sage_rlvr.sweeps.forecast import forecast
+from sage_rlvr.sweeps.evaluations import recipe_of
+from sage_rlvr.sweeps.plan import SweepPlan
+from sage_rlvr.sweeps.sweep import write_recipes
 from sage_rlvr.verdicts.comparisons import compare
 from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.sentences import answer, paragraphs
@@ -108,11 +111,26 @@ def test_without_the_weights_it_says_what_to_install(tmp_path: Path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-def test_a_probe_that_fails_gives_its_reason(tmp_path: Path, tiny: str) -> None:
-    planned = demo.plan(tmp_path, (0,), None, pairs(tiny), model="smollm2")
+def without_a_model(folder: Path, tiny: str) -> SweepPlan:
+    """A plan whose policy is not there when it is probed."""
+    planned = demo.plan(folder, (0,), None, pairs(tiny), model="smollm2")
     for arm in planned.arms:
-        object.__setattr__(arm, "config", replace(arm.config, model=str(tmp_path / "none")))
-    (said,) = forecast(planned)
+        object.__setattr__(arm, "config", replace(arm.config, model=str(folder / "none")))
+    return planned
+
+
+def test_a_probe_that_fails_prints_its_reason(tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    planned = without_a_model(tmp_path, tiny)
+    write_recipes(planned)
+    monkeypatch.setattr(forecasts, "end_with_parent", lambda: None)
+    assert forecasts.main(str(recipe_of(tmp_path, planned.design.control)), "6", "8") == 2
+    said = capsys.readouterr().out
+    assert said.startswith("model") and "no config.json in" in said
+
+
+@pytest.mark.slow
+def test_a_probe_that_fails_gives_its_reason(tmp_path: Path, tiny: str) -> None:
+    (said,) = forecasts.forecast(without_a_model(tmp_path, tiny))
     assert said.startswith("the time is not known before the first steps: model") and "no config.json in" in said
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr import plugins
-from sage_rlvr.config import SftConfig, TrainConfig, load_config
+from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.methods.eapo import Eapo
 from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 from sage_rlvr.core.guides import Placebo
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
-from sage_rlvr.sweeps.controls import PlannedArm, same
-from sage_rlvr.sweeps.design import DesignSpec, load_design, sft_recipe, world_named
+from sage_rlvr.sweeps.controls import same
+from sage_rlvr.sweeps.design import DesignSpec, load_design
 from sage_rlvr.sweeps.resolve import resolve
+from sweeps.sweep_common import arms_of, check_design
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
@@ -29,13 +30,6 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "design.yaml"
     path.write_text("title: small\nseeds: [0, 1]\n" + text, encoding="utf-8")
     return path
-
-
-def arms_of(path: Path) -> tuple[dict[str, PlannedArm], list[str]]:
-    design = load_design(path)
-    sft_recipe(design, path)
-    arms, said = resolve(design, path, None if design.policy is None else "elsewhere")
-    return {arm.name: arm for arm in arms}, said
 
 
 def test_missing_controls_are_added_and_those_that_are_there_count(tmp_path: Path) -> None:
@@ -264,20 +258,10 @@ def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
         load_design(Path("zzzzz"))
 
 
-@pytest.mark.parametrize("path", [*sorted(DESIGNS.glob("*.yaml")), *sorted(EXPERIMENTS.glob("*/design.yaml"))], ids=str)
+@pytest.mark.parametrize("path", sorted(DESIGNS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_designs_of_the_repository(path: Path) -> None:
-    design = load_design(path)
-    arms, _ = arms_of(path)
-    few = "demo" in f"{path.parent.name}/{path.stem}" or design.evaluate.split == "validation"  # nothing is claimed from one seed
-    assert (len(design.seeds) >= 3 or few) and set(design.arms) <= set(arms) and design.control in arms
-    assert len({json.dumps([arm.config.model, str(arm.config.world)]) for arm in arms.values()}) == 1
-    assert len({arm.label for arm in arms.values()}) == len(arms)
-    for name in design.evaluate.ood:
-        assert world_named(name, path.parent) != arms[design.control].config.world
-    if design.policy is not None:
-        recipe = sft_recipe(design, path)
-        assert recipe is not None
-        assert load_config(SftConfig, recipe).model != load_config(SftConfig, "sft").model  # else the shipped one
+    """Those of the experiments: lab/tests/test_experiments.py."""
+    check_design(path)
 
 
 def test_the_main_design_is_the_seven_arms_with_every_control() -> None:

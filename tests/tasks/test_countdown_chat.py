@@ -235,11 +235,12 @@ def test_settings_out_of_range(changes: dict[str, object], message: str) -> None
         CountdownChat(**changes)  # type: ignore[arg-type]
 
 
-def test_distinct_draws_are_the_first_different_ones_of_the_law() -> None:
+def test_distinct_draws_are_the_first_different_ones_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     task = CountdownChat({4: 1.0}, max_number=7, min_target=1, max_target=20)
     drawn = [p.problem_id for p in task.draw("test", 1, 60, "distinct")]
     law = [p.problem_id for p in task.draw("test", 1, 200)]
     assert len(law) > len(set(law)) and list(dict.fromkeys(law))[:60] == drawn
+    monkeypatch.setattr(draws, "DRY", 4)
     with pytest.raises(DataError, match="9999 different test problems"):
         task.draw("test", 1, 9999, "distinct")
 
