@@ -35,7 +35,6 @@ COMMANDS = {
     "study": "lab.study:Study",
     "place": "lab.place:Place",
     "unlocked": "lab.unlocked:Unlocked",
-    "base-again": "lab.base_again:BaseAgain",
     "tangent": "lab.tangent:Tangent",
     "casebook": "lab.casebook.command:Casebook",
     "gpu": "lab.gpu:Gpu",

@@ -52,13 +52,10 @@ def _print_or_write(session: Session, page: str, docs: Path | None, name: str) -
 
 
 def design_files(folder: Path) -> dict[str, Path]:
-    """Experiment -> its design: the folder's own design.yaml, else the shipped design of that name without the date. An experiment
-    without training runs has none."""
+    """Experiment -> its design: the folder's own design.yaml, else the shipped design of that name without the date."""
     shipped_designs = shipped("designs")
     found = {}
     for one in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "policies"):
         own = one / "design.yaml"
-        design = own if own.is_file() else shipped_designs.get(one.name.partition("_")[2])
-        if design is not None:
-            found[one.name] = design
+        found[one.name] = own if own.is_file() else shipped_designs[one.name.partition("_")[2]]
     return found

@@ -85,7 +85,7 @@ def largest_k(samples: int) -> int:
 
 def stratified(
     n: ArrayLike, c: ArrayLike, n_other: ArrayLike, c_other: ArrayLike, k: int | None = None, *, cluster: Sequence[str] = (),
-    half: int | None = None, level: float = 0.95,
+    level: float = 0.95,
 ) -> Strata:  # fmt: skip
     """Compare two sides by how often one of them solves a problem; see the module.
 
@@ -96,7 +96,6 @@ def stratified(
         c_other: Right ones among them, (S, N).
         k: Tries, by default `largest_k` of the fewest samples on either side.
         cluster: (N,) labels of problems that belong together; by default each problem is independent.
-        half: Samples that choose, by default half of the fewest of the sorting side.
         level: Coverage of all intervals at once.
 
     Raises:
@@ -111,10 +110,9 @@ def stratified(
         raise DataError(f"{rows[0]} and {rows[1]} training seeds; pass equally many, or one row for all")
     fewest = int(sides[0].min())
     k = largest_k(min(fewest, int(sides[2].min()))) if k is None else k
-    half = fewest // 2 if half is None else half
-    if fewest < LEAST_SAMPLES or not 1 <= k <= min(half, fewest - half):
-        sizes = f"halves of {half}" if half == fewest // 2 else f"parts of {half} and {fewest - half}"
-        raise DataError(f"{fewest} samples of a problem have {sizes}, too few for pass@{k}; draw at least {max(4, 2 * k)}")
+    half = fewest // 2
+    if fewest < LEAST_SAMPLES or not 1 <= k <= half:
+        raise DataError(f"{fewest} samples of a problem have halves of {half}, too few for pass@{k}; draw at least {max(4, 2 * k)}")
     passed = np.asarray(pass_at_k(sides[2], sides[3], k))
     bounds = bounds_of(half)
     weight, same, again = _in_strata(sides[0], sides[1], half, k, bounds)
