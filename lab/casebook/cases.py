@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from lab.casebook.trl_script import (
 )
 from sage_rlvr.symptoms.finding import SymptomReport
 
+VERL = Path(__file__).with_name("verl")
+"""Logs that verl's own trainer wrote (`tests/verl_engine/write_logs.py`)."""
 Run = tuple[Callable[[], SymptomReport], Callable[[], Path | None]]
 """What gives the preflight of a run, and what trains it and gives its log; None where the program leaves none."""
 
@@ -229,12 +232,12 @@ def _no_golds() -> list[dict[str, Any]]:
 
 
 def _group_of_one(folder: Path) -> Run:
-    """verl's command; verl itself is not run here."""
+    """verl's command, and the console of such a run, which is kept in verl/."""
     file = folder / "run.sh"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=embedded "
-        "actor_rollout_ref.rollout.n=1 data.max_response_length=24 trainer.total_training_steps=20\n"
+        "actor_rollout_ref.rollout.n=1 data.max_response_length=24 trainer.total_training_steps=8\n"
     )
 
     def before() -> SymptomReport:
@@ -244,7 +247,7 @@ def _group_of_one(folder: Path) -> Run:
         assert isinstance(report, SymptomReport)
         return report
 
-    return before, lambda: None
+    return before, lambda: Path(shutil.copy(VERL / "group_of_one.console.txt", folder))
 
 
 # ---- updates
@@ -295,9 +298,9 @@ def _other_sampler() -> Iterator[None]:
 
 
 CASES: tuple[Case, ...] = (
-    Case("template missing", "template-missing", "trl#3520", on_trl(_template_missing), log="all-wrong"),
-    Case("template twice", "template-twice", "verl#3960", on_trl(_template_twice), log="all-wrong"),
-    Case("doubled start token", "bos-doubled", "open-r1 PR #462", on_trl(_bos_doubled), log="all-wrong"),
+    Case("template missing", "template-missing", "autocontext PR #1070", on_trl(_template_missing), log="all-wrong"),
+    Case("template twice", "template-twice", "–", on_trl(_template_twice), log="all-wrong"),
+    Case("doubled start token", "bos-doubled", "vllm PR #27515", on_trl(_bos_doubled), log="all-wrong"),
     Case("padding on the right", "padding-side", "trl PR #3722", on_trl(_padding), log="all-wrong"),
     Case("gold unreadable", "gold-unreadable", "open-r1 PR #55", on_trl(_gold_unreadable), log="all-wrong"),
     Case("wrong column", "wrong-column", "Video-R1#36", on_trl(_wrong_column), log="all-wrong"),

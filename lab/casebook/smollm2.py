@@ -18,7 +18,6 @@ import torch
 
 from lab.casebook.trl_script import QUIET, log_golds, text_of
 
-LOGS = Path(__file__).with_name("smollm2")
 STEPS = 6
 SOUND: dict[str, Any] = {
     **{"learning_rate": 2e-6, "max_steps": STEPS, "per_device_train_batch_size": 16, "num_generations": 4},
@@ -90,8 +89,8 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name -> the cause, and the changes to the sound script."""
 
 
-def train(name: str, folder: Path) -> None:
-    """Train the run of a fault, or "sound", and keep its log."""
+def train(name: str, folder: Path, kept: Path) -> None:
+    """Train the run of a fault, or "sound", in a folder, and keep its log in another."""
     import trl
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -113,7 +112,7 @@ def train(name: str, folder: Path) -> None:
     with contextlib.suppress(RuntimeError, ValueError):  # by which the fault may end the run
         trainer.train()
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
-    keep(folder, LOGS / name.replace(" ", "-"))
+    keep(folder, kept)
 
 
 def keep(folder: Path, kept: Path) -> None:
@@ -136,4 +135,4 @@ def _short(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-__all__ = ["FAULTS", "LOGS", "train"]
+__all__ = ["FAULTS", "train"]

@@ -36,7 +36,7 @@ CAUSES: dict[str, str] = {
     "special-tokens": "completions have special tokens inside",
     "repetition": "completions repeat themselves",
     # whether rewards differ within groups
-    "group-of-one": "a group has one completion, so every advantage is 0",
+    "group-of-one": "a group has one completion, and so no baseline",
     "entropy-collapse": "the completions of a group are alike",
     "all-wrong": "no completion is right",
     "all-right": "every completion is right, or nearly every one",

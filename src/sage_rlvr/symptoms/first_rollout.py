@@ -100,6 +100,10 @@ class Payer(ABC):
     def golds(self, row: int) -> dict[str, str]:
         """Column -> right answers of a row as texts; {} if none is known."""
 
+    def cells(self, row: int) -> Mapping[str, Any]:
+        """Column -> the value that the reward gets, of a row."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:

@@ -281,6 +281,10 @@ class TaskPayer(Payer):
         known = gold_of(self.task, problem)
         return {} if known is None else {"answer": known}
 
+    def cells(self, row: int) -> Mapping[str, Any]:
+        problem = self.problems[row]
+        return problem.row if isinstance(self.task, RewardTask) else {}
+
 
 def golds_in(row: Mapping[str, Any]) -> dict[str, str]:
     """Column -> the gold in it, as `sage_rlvr.verifiers.golds` reads it, of the columns that usually have one."""

@@ -333,6 +333,9 @@ class Functions(Payer):
     def golds(self, row: int) -> dict[str, str]:
         return golds_in(self.given[row])
 
+    def cells(self, row: int) -> dict[str, Any]:
+        return self.given[row]
+
 
 def _not_logged(*args: Any, **columns: Any) -> None:
     """Replace TRL's log_extra and log_metric, whose values belong to a training batch."""

@@ -223,16 +223,16 @@ def _unpaid(probe: Probe, golds: Golds, controls: dict[str, float | None]) -> Fi
                         evidence={"golds as called": golds.mean, "golds after the exchange": mean},
                         examples=golds.texts[:2],
                     )
+    written = [str(payer.cells(row).get(golds.column, golds.texts[row])) for row in rows]  # with the spaces that golds.texts lack
     return Finding(
         cause="gold-unreadable",
         severity="cannot learn",
         sentence=f"the rows' own golds (column {golds.column!r}) earn no more than a text without an answer, in none of "
-        f"{len(FORMS)} "
-        "forms: the reward cannot read the gold, or looks for the answer at another place",
+        f"{len(FORMS)} forms: the reward cannot read the gold, or looks for the answer at another place",
         next_step="print the gold as the reward gets it (units, spaces, LaTeX, a list?) and call the function on it, or "
         "audit it: " + suggest("audit", "--reward", "FILE.py:FUNCTION", "--rows", "ROWS"),
         evidence={"a gold": golds.mean, "an empty text": controls[""], "calls": golds.tried},
-        examples=golds.texts[:3],
+        examples=tuple(written[:3]),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sage_rlvr.symptoms.finding import Finding, Severity
+from sage_rlvr.symptoms.finding import Finding, Severity, shortened
 from sage_rlvr.symptoms.logs.curves import LEAST, Curve, Curves, correlation
 from sage_rlvr.symptoms.logs.table import Floats, LogTable, curve_of
 
@@ -63,7 +63,8 @@ def constant(curves: Curves) -> Iterator[Finding]:
         yield Finding(
             cause="all-wrong",
             severity="cannot learn",
-            sentence=f"the reward is {value:g} for every completion up to step {last}: prompt, gold, reward or problems",
+            sentence=f"the reward is {value:g} for every completion up to step {last}: prompt, gold, reward or problems"
+            + _example(curves.table),
             next_step="a log cannot tell which; sage-rlvr preflight judges golds and the rows next to them",
             step=first,
         )
@@ -83,6 +84,15 @@ def constant(curves: Curves) -> Iterator[Finding]:
             next_step="read the reward function: a default, or an exception that is caught",
             step=first,
         )
+
+
+def _example(table: LogTable) -> str:
+    """A completion in words, with its prompt and gold."""
+    if not table.completions:
+        return ""
+    one = table.completions[len(table.completions) // 2]
+    gold = f", gold {shortened(one.gold)}" if one.gold else ""
+    return f"; such as {shortened(one.text)} for {shortened(one.prompt)}{gold}"
 
 
 def parts(curves: Curves) -> Iterator[Finding]:
@@ -255,7 +265,7 @@ def stays(curves: Curves) -> Iterator[Finding]:
     if held is not None:
         yield held
     gradient = curves["grad_norm"]
-    if gradient and gradient.values.max() == 0.0 and len(curves.reward.values) >= LEAST:
+    if gradient and gradient.values.max() == 0.0 and curves.varies and len(curves.reward.values) >= LEAST:
         yield Finding(
             cause="few-mixed",
             severity="cannot learn",
@@ -271,7 +281,10 @@ def _moves_not(curves: Curves) -> Finding | None:
     if count < LEAST:
         return None
     severity: Severity = "cannot learn"
-    next_step = "raise the learning rate, or load the weights in float32 (bf16 weights round small updates away)"
+    next_step = (
+        "raise the learning rate, or load the weights in float32 (bf16 weights round small updates away); else look for frozen "
+        "weights, a long warm-up, a tiny max_grad_norm"
+    )
     if changed and changed.end < 1e-3 and (not kl or kl.end < 1e-4):
         sentence = f"an update changes {changed.end:.2%} of the weights after rounding, and the KL is {kl.end if kl else 0:.1g}"
     elif kl and kl.steps[-1] - kl.steps[0] >= LEAST - 1 and kl.values.max() < STILL and _pushed(curves):
