@@ -36,7 +36,7 @@ def fields_of(words: str | Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"--fields {words}: a name occurs twice; {WORDS}")
     if "id" not in made:
         raise ConfigError(f"--fields {words}: no id; name the column that identifies the problem, such as id=question_id")
-    if "n" in made and "c" not in made or "correct" in made and "score" in made:
+    if ("n" in made and "c" not in made) or ("correct" in made and "score" in made):
         raise ConfigError(f"--fields {words}: counts are n and c, samples correct or score; name one of the three")
     return made
 
