@@ -161,7 +161,8 @@ def test_a_function_of_a_file_is_run_because_it_is_named(capsys: Capture) -> Non
         "def score(completion, row):\n    return row['answer'] in completion\n"
         "def fails(completion, row):\n    return row['nothing']\n"
     )
-    rows = write("rows.jsonl", *({"id": p, "text": answer(p, one), "gold": str(eval(p))} for p, all in RIGHT.items() for one in all))
+    pairs = [(problem, one) for problem, right in RIGHT.items() for one in right]
+    rows = write("rows.jsonl", *({"id": name, "text": answer(name, one), "gold": str(eval(name))} for name, one in pairs))
     found = compare(rows, judge="my.py:score").results
     assert found.table.rows[0].values.tolist() == list(FOUR.values())
     code, _, err = run(capsys, rows, "--judge", "my.py:fails")
@@ -211,9 +212,10 @@ def test_common_problems(capsys: Capture) -> None:
     code, _, err = run(capsys, one, two)
     assert code == 2 and "2 only in a" in err and "pass --common" in err
     code, out, err = run(capsys, one, two, "--common")
-    assert code == 0 and "--common: 4 problems on all sides; left out 2 of 6 in a" in out, err
+    assert code == 0 and "--common: 4 problems on all sides, which the verdict is about; left out 2 of 6 in a" in out, err
     whole = run(capsys, write("first.jsonl", *counts([1, 2, 3, 4])), two)[1]
-    assert out.split("pass@1: a ")[1].split("pass@8")[0] == whole.split("pass@1: first ")[1].split("pass@8")[0].replace("first", "a")
+    scores = [text.split(f"pass@1: {arm} ")[1].split("pass@8")[0] for text, arm in ((out, "a"), (whole, "first"))]
+    assert scores[0] == scores[1]
     other = write("c.jsonl", *({"id": "z", "n": 8, "c": 1} for _ in range(1)))
     assert "--common leaves no problem" in run(capsys, one, other, "--common")[2]
 
@@ -229,8 +231,11 @@ def test_a_folder_of_trl_is_joined_by_prompt(capsys: Capture) -> None:
     for run_, lift in (("base", 0), ("rl", 1)):
         Path(run_, "completions").mkdir(parents=True)
         for step in (1, 2, 10):
-            rows = [{"step": step, "prompt": p, "completion": f"{run_} {step} {i} {p}", "right": float(min(1, one + lift * (i == 0))),
-                     "advantage": 0.1} for p, right in RIGHT.items() for i, one in enumerate(right)]  # fmt: skip
+            rows = [
+                {"step": step, "prompt": p, "completion": f"{run_} {step} {i} {p}", "right": float(min(1, one + lift * (i == 0))),
+                 "advantage": 0.1}
+                for p, right in RIGHT.items() for i, one in enumerate(right)
+            ]  # fmt: skip
             pq.write_table(pa.Table.from_pylist(rows), Path(run_, "completions", f"completions_{step:05d}.parquet"))
     code, out, err = run(capsys, "base/completions", "rl/completions")
     assert code == 0 and "n = 12" in out and "completions of training batches" in out and "`PassAtK`" in out, err
@@ -267,7 +272,7 @@ def test_every_eval_ever_has_samples_apart_from_its_aggregate() -> None:
     aggregate = {"schema_version": "0.3.0", "evaluation_id": "e", "evaluation_results": [],
                  "detailed_evaluation_results": {"format": "jsonl", "file_path": "data/x_samples.jsonl"}}  # fmt: skip
     Path("eee.json").write_text(json.dumps(aggregate))
-    with pytest.raises(DataError, match="no counts of problems; pass its samples, data/x_samples.jsonl"):
+    with pytest.raises(DataError, match=r"no counts of problems; pass its samples, data/x_samples\.jsonl"):
         read_evaluation(Path("eee.json"))
     two = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | {"evaluation_result_id": "sums.f1"} for row in rows]))
     with pytest.raises(DataError, match=r"2 results \(sums.exact, sums.f1\)"):  # else twice as many samples

@@ -208,8 +208,8 @@ def compare(
         task: For files of rows: the task of the problems, by name or of a recipe (.yaml), whose guesses give the chance floor.
         fixed_problems: For several training seeds: judge methods on these problems only, not on such problems.
         fields: For files of rows with other columns: {"id": "question_id", "correct": "is_correct", "text": "response"}.
-        judge: For files of rows with texts: what marks the completions here: "boxed", "last_number", "exact_match", another place of
-            the answer, or "my_reward.py:score", which is run in worker processes.
+        judge: For files of rows with texts: what marks the completions here: "boxed", "last_number", "exact_match", another place
+            of the answer, or "my_reward.py:score", which is run in worker processes.
         common: For files of rows: leave out problems that some sides lack.
         **named: Arms by name, after the others.
 
@@ -272,8 +272,8 @@ def comparison_of(
         raise ConfigError(OF_STORES)
     if (correct or unscored or right_from is not None or fields or judge or common) and not of_rows:
         raise ConfigError(
-            "--correct, --unscored, --right-from, --fields, --judge, --common: only for files of rows, and these arms are not; omit "
-            "these options"
+            "--correct, --unscored, --right-from, --fields, --judge, --common: only for files of rows, and these arms are not; "
+            "omit these options"
         )
     if (chance or task) and not of_rows:
         raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")

@@ -1,4 +1,4 @@
-"""The judges of `compare --judge`: the mathematics verifier at a place of the answer, the exact text, or a function of the user's."""
+"""The judges of `compare --judge`: the mathematics verifier at a place of the answer, the exact text, or a user's function."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _by_function(pool: Pool, right_from: float, completions: Sequence[Completion
                 f"on problem {one.problem[:60]!r} and the completion {one.text!r:.100} the function {verdict.reason}; mend it: it "
                 "must return a finite number (or None) for every text"
             )
-    return ["undecided" if one.label == "undecided" else "right" if one.score >= right_from else "wrong" for one in verdicts]
+    return ["undecided" if one.label == "undecided" else "right" if one.reward >= right_from else "wrong" for one in verdicts]
 
 
 def _batches(items: Sequence[Job]) -> Iterator[Sequence[Job]]:

@@ -209,8 +209,8 @@ class RewardTask(PromptedTask):
 
 
 def reward_pool(reward: str, seconds: float = 10.0, memory_mb: int = RewardTask.memory_mb) -> Pool:
-    """Worker processes that call a reward, FILE.py:FUNCTION or a registered verifier, with (completion, row, prompt); `row["answer"]`
-    is the gold. Raises ConfigError if there is no such file, function or verifier."""
+    """Worker processes that call a reward, FILE.py:FUNCTION or a registered verifier, with (completion, row, prompt);
+    `row["answer"]` is the gold. Raises ConfigError if there is no such file, function or verifier."""
     return _pool("|".join(_file_and_function(reward)), seconds, memory_mb)
 
 

@@ -372,7 +372,7 @@ def _in_common(
     lost = [f"{n:,} of {len(one.table.problems):,} in {one.name}" for one in here if (n := len(set(one.table.problems) - kept))]
     made = [replace(one, table=one.table.without(set(one.table.problems) - kept)) for one in here]
     left = tuple(problem for problem in order if problem in kept)
-    note = f"--common: {many(len(left), 'problem')} on all sides; left out {', '.join(lost)}. The verdict is about those on all sides."
+    note = f"--common: {many(len(left), 'problem')} on all sides, which the verdict is about; left out {', '.join(lost)}."
     return made, left, [note] if lost else []
 
 

@@ -2,9 +2,9 @@
 program.
 
 Versions: lm_eval 0.4.13, inspect_ai 0.3.285, lighteval 0.13.0, verl 0.9.1, trl 1.16.0, verifiers 0.4.0, tinker_cookbook 0.6.1;
-LiveCodeBench at 28fef95 with its repository on the path. `of_source` writes, without the program, what its source writes: Qwen2.5-Math
-at a45202b, NeMo-Skills at 8b18f399, EvalPlus 0.3.1, verifiers 0.1.14, Every Eval Ever 0.3.0, Sharpening Tax. Problems and answers are
-made up: of four samples of each sum `RIGHT` are correct, in this order.
+LiveCodeBench at 28fef95 with its repository on the path. `of_source` writes, without the program, what its source writes:
+Qwen2.5-Math at a45202b, NeMo-Skills at 8b18f399, EvalPlus 0.3.1, verifiers at a60a606e (legacy), Every Eval Ever 0.3.0, Sharpening
+Tax. Problems and answers are made up: of four samples of each sum `RIGHT` are correct, in this order.
 """
 
 from __future__ import annotations
@@ -291,8 +291,9 @@ def of_source() -> None:
         for sample, (text, one) in enumerate(zip(texts, right, strict=True)):
             old.append({
                 "example_id": index, "prompt": [{"role": "user", "content": f"{problem}="}],
-                "completion": [{"role": "assistant", "content": text}], "answer": gold(problem), "reward": float(one), "error": None,
-                "timing": {"total_ms": 1.0}, "is_completed": True, "is_truncated": sample == 3, "stop_condition": "completed",
+                "completion": [{"role": "assistant", "content": text}], "answer": gold(problem), "reward": float(one),
+                "error": None, "timing": {"total_ms": 1.0}, "is_completed": True, "is_truncated": sample == 3,
+                "stop_condition": "completed",
                 "metrics": {"exact": float(one), "num_turns": 1.0}, "tool_defs": None, "exact": float(one), "num_turns": 1.0,
             })  # fmt: skip
             ever.append({

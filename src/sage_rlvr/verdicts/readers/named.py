@@ -36,7 +36,7 @@ def fields_of(words: str | Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"--fields {words}: a name occurs twice; {WORDS}")
     if "id" not in made:
         raise ConfigError(f"--fields {words}: no id; name the column that identifies the problem, such as id=question_id")
-    if "n" in made and "c" not in made or "correct" in made and "score" in made:
+    if ("n" in made and "c" not in made) or ("correct" in made and "score" in made):
         raise ConfigError(f"--fields {words}: counts are n and c, samples correct or score; name one of the three")
     return made
 
@@ -51,20 +51,15 @@ def _pair(word: str) -> tuple[str, str]:
 def given_rows(file: RowFile, choice: Choice) -> FileRows:
     """Read rows by the columns of `--fields`. Raise DataError for a column without a value in any row of the file."""
     columns = {name: column for name, column in choice.fields.items() if column}
-    kept = list(file.rows())
-    for name, column in columns.items():
-        path = _path(name, column)[0]
-        if all(value is None or value == [] for value in (at(tree, path) for _, tree in kept)):
-            known = ", ".join(sorted(file.keys)[:20])
-            raise DataError(f"{file.path}: --fields {name}={column}: no row has a value there; its columns are {known or 'none'}")
     dropped = {name for name, column in choice.fields.items() if not column}
     others = [name for name in KEPT if name not in columns.values() and name not in dropped]
-    yield from rows_with(columns, file, choice, others)
+    yield from rows_with(columns, file, choice, others, needed=True)
 
 
 def rows_with(
-    columns: Mapping[str, str], file: RowFile, choice: Choice, others: Sequence[str] = (), own: Sequence[str] = ()
-) -> FileRows:
+    columns: Mapping[str, str], file: RowFile, choice: Choice, others: Sequence[str] = (), own: Sequence[str] = (), *,
+    needed: bool = False,
+) -> FileRows:  # fmt: skip
     """Read rows by other names of their columns.
 
     Args:
@@ -73,9 +68,17 @@ def rows_with(
         choice: The score, if there are several.
         others: Columns that are read under their own names.
         own: Columns that are neither read nor a score.
+        needed: Whether every column must have a value in some row.
+
+    Raises:
+        DataError: For a column without a value, and for lists of unequal lengths.
     """
     kept = list(file.rows())
     names = {name: _path(name, column) for name, column in columns.items()}
+    for name, (path, _) in names.items() if needed else ():
+        if all(value is None or value == [] for value in (at(tree, path) for _, tree in kept)):
+            known = ", ".join(sorted(file.keys)[:20]) or "none"
+            raise DataError(f"{file.path}: --fields {name}={columns[name]}: no row has a value there; its columns are {known}")
     if counted := [name for name in COUNTED if name in names]:
         choice.of([columns[counted[0]]], file.path)
     elif choice.judge is None:

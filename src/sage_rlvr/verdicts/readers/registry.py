@@ -111,8 +111,8 @@ class Choice:
     def of(
         self, names: Iterable[str], where: object, what: str = "scores", *, columns: Mapping[str, Column] | None = None
     ) -> str:
-        """The score of a file, "" with a judge. names: all that occur in any row; columns: their values, those equal in all rows are
-        one score. Raises DataError unless `--correct` names one of them, or there is only one."""
+        """The score of a file, "" with a judge. names: all that occur in any row; columns: their values, those equal in all rows
+        are one score. Raises DataError unless `--correct` names one of them, or there is only one."""
         known = list(dict.fromkeys(names))
         if self.judge is not None:  # whose mark is the score
             return ""

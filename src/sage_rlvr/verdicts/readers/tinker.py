@@ -21,8 +21,8 @@ def tinker(file: RowFile, choice: Choice) -> FileRows:
     for row in kept:
         if row.need("split", str) == "train":
             raise DataError(
-                f"{file.location(row.number)}: split = 'train': a training batch, whose groups have no number that means a problem; "
-                "pass eval_*_rollout_summaries.jsonl"
+                f"{file.location(row.number)}: split = 'train': a training batch, whose groups have no number that means a "
+                "problem; pass eval_*_rollout_summaries.jsonl"
             )
         yield row.number, {
             "id": row.id("group_idx"), "step": row.get("iteration", int), "task": row.need("split", str),

@@ -11,8 +11,8 @@ from sage_rlvr.verdicts.readers.named import rows_with
 from sage_rlvr.verdicts.readers.registry import Choice, FileRows
 
 NOTE = (
-    "{}: completions of training batches, sampled while the policy changed, and no held-out set. `PassAtK` of `sage_rlvr.trl` samples "
-    "one during training."
+    "{}: completions of training batches, sampled while the policy changed, and no held-out set. `PassAtK` of `sage_rlvr.trl` "
+    "samples one during training."
 )
 
 

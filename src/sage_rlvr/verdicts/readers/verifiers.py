@@ -31,8 +31,9 @@ def results(file: RowFile, choice: Choice) -> FileRows:
     name = choice.of(columns, file.path, columns=columns)
     for row in kept:
         made = {
-            "id": row.id("example_id"), "text": messages_text(row.tree.get("completion")), "gold": gold_text(row.tree.get("answer")),
-            "prompt": messages_text(row.tree.get("prompt")), "cut": row.get("is_truncated", bool), "task": row.get("task", str),
+            "id": row.id("example_id"), "text": messages_text(row.tree.get("completion")),
+            "gold": gold_text(row.tree.get("answer")), "prompt": messages_text(row.tree.get("prompt")),
+            "cut": row.get("is_truncated", bool), "task": row.get("task", str),
         }  # fmt: skip
         yield row.number, made | {"score": None if row.tree.get("error") else value_of(row.tree, name)}
 
@@ -72,7 +73,8 @@ def _scores(trace: Fields) -> dict[str, Any]:
     """reward, "rewards/NAME" and "metrics/NAME" of a trace; None for those that were not computed."""
     rewards = {name: trace.inside("rewards").inside(name) for name in trace.inside("rewards").tree}
     known = {name: one.need("score", float) for name, one in rewards.items() if one.tree}
-    total = sum(score * (1.0 if (weight := rewards[name].get("weight", float)) is None else weight) for name, score in known.items())
+    weights = {name: 1.0 if (weight := one.get("weight", float)) is None else weight for name, one in rewards.items()}
+    total = sum(score * weights[name] for name, score in known.items())
     inner = {f"rewards/{name}": known.get(name) for name in rewards}
     inner |= {f"metrics/{name}": value for name, value in trace.inside("metrics").tree.items()}
     return {"reward": total if known else None} | inner
