@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -12,19 +12,13 @@ import numpy as np
 from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
 from sage_rlvr.verdicts.design import Design, Envelope
 from sage_rlvr.verdicts.measurements import ExactMeasurements
-from sage_rlvr.verdicts.metric import FEW, PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.pairs import Arms, run_at
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.stats.hull import AboveHull, Share, above_hull, on_hull
 from sage_rlvr.verdicts.stats.mixture import Table, above_mixtures, on_mixtures
 from sage_rlvr.verdicts.stats.tempered import power_table
 
-ABOVE = tuple(
-    Metric(name=name, k=k, at=at, temperature=t)  # type: ignore[arg-type]
-    for t in (REFERENCE, PAPER)
-    for name, k, at in (("pass", FEW, "mixture"), ("pass", 0, "mixture"), ("distinct", 0, "hull"))
-)
-"""The metrics compared with a set of baselines; k = 0 means the largest k."""
 GUESSER = "uniform guesser"
 Allowed = Mapping[str, Table]
 """Tables that every mixture per completion may use besides the baselines, by name."""
@@ -97,7 +91,7 @@ def headroom(
     """Headroom per candidate, set of baselines and metric. record: of the base."""
     base = arms.get(design.base or "", ExactMeasurements())
     allowed, oracle = always_allowed(base, record), arms.get(design.oracle or "", ExactMeasurements())
-    metrics = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.temperature == REFERENCE]
+    metrics = [metric for metric in above_baselines(k) if metric.temperature == REFERENCE]
     rows = []
     for name, envelope, metric in product(design.candidates, design.baselines, metrics):
         gap = above(arms, name, envelope, metric, allowed)
@@ -149,4 +143,4 @@ def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pa
     return None if best is None else best.height
 
 
-__all__ = ["ABOVE", "GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]
+__all__ = ["GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]

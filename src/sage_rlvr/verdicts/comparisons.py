@@ -124,7 +124,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if row in answers]
     if design.baselines:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
-        for at in ("mixture", "hull", "a equal"):  # older summaries have the hull, or only the last
+        for at in ("mixture", "hull", "a equal"):  # stored summaries may have only the hull, or only the last
             metrics = [Metric(k=k, at=at) for k in (FEW, results.k)]
             primary = [row for row in against if row.metric in metrics]
             if primary:

@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from sage_rlvr.verdicts.baselines import ABOVE, above, always_allowed
+from sage_rlvr.verdicts.baselines import above, always_allowed
 from sage_rlvr.verdicts.design import TEMPERED, Why
 from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
 from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
-from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.of_temperatures import of_frontier
 from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, other_tasks
 from sage_rlvr.verdicts.results import Results
@@ -48,7 +48,6 @@ class Exact:
         near = [*of_seeds, *self._added_controls()] if self.several else []
         at_best = [pair for pair in main if pair.b == self.results.home or design.every]
         matches = matched_pairs(design, self.arms)
-        above_all = [replace_k(metric, k) for metric in ABOVE]
         pass1_and_k = {t: [Metric(k=n, temperature=t) for n in (1, k)] for t in (REFERENCE, PAPER)}
         at_kl = {t: [Metric(k=n, temperature=t, matched=kl) for kl in KLS for n in (1, k)] for t in (REFERENCE, PAPER)}
         best = [Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
@@ -62,7 +61,7 @@ class Exact:
             (main, [Metric(k=k, at="equal")], self.at_equal_pass1),
             (near, [Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")], self.near_reference),
             (at_best, best, self.at_best),
-            (self._against_baselines(), above_all, self.above_baselines),
+            (self._against_baselines(), above_baselines(k), self.above_baselines),
             (self._against_tempered(), [*mixtures, *readings], self.against_tempered),
             (of_seeds, [Metric(name="raw KL", at="end"), Metric(name="exact KL")], self.kl),
             (other_tasks(design, self.results.table.exact()), pass1_and_k[REFERENCE], self.scores),
@@ -188,11 +187,6 @@ class Exact:
         if self.several:
             return paired_seeds(*np.broadcast_arrays(left, right), fixed=self.fixed)
         return paired(left[0], right[0])
-
-
-def replace_k(metric: Metric, k: int) -> Metric:
-    """Return the metric with its k, or with this one if it has none."""
-    return replace(metric, k=metric.k or k)
 
 
 def of_gaps(gaps: Sequence[float | None], reason: Reason) -> Estimate:

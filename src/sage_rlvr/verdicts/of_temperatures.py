@@ -4,15 +4,14 @@ arms at equal pass@1."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
-from sage_rlvr.verdicts.baselines import ABOVE, guesses_of
+from sage_rlvr.verdicts.baselines import guesses_of
 from sage_rlvr.verdicts.design import AT_ANY, BASE
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
-from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.pairs import ArmPair, Plan, Sides
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
@@ -54,7 +53,7 @@ class AnyTemperature:
     def plan(self) -> Plan:
         """The comparisons, in the order of the rows."""
         k = self.samples.fewest
-        above = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.at == "mixture" and (metric.k or 0) <= k]
+        above = [metric for metric in above_baselines(k) if metric.at == "mixture" and (metric.k or 0) <= k]
         return [(self._against_baselines(), above, self.above_baselines), *self._against_control()]
 
     # ---- against sets of baselines
