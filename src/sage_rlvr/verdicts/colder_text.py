@@ -38,7 +38,7 @@ ANSWERS: dict[Finding, str] = {
 
 
 def sharpened(rows: Sequence[Row], results: Results) -> str:
-    """Whether the arms do more than their base at a lower temperature; "" if the base was sampled at one temperature."""
+    """The answer whether the arms do more than their base at a lower temperature; "" if the base was sampled at one temperature."""
     found = colder_base_comparisons(rows, results)
     arms = "; ".join(map(beside_base, found))
     return QUESTION.format(home=_homes(found), arms=arms) if found else ""

@@ -88,7 +88,7 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
 
 
 def _is_planned(row: Row) -> bool:
-    """Whether a row counts in its family."""
+    """Return whether a row counts in its family."""
     lost_seeds = row.left_out > 0 and row.comparison.reason in (Reason.ONE_SEED, Reason.TWO_SEEDS, Reason.OUTSIDE)
     return math.isfinite(row.comparison.p) or row.family == "primary" or lost_seeds
 

@@ -130,7 +130,7 @@ def known_of_samples(k: int) -> list[Metric]:
 
 
 def is_of_samples(metric: Metric, most: int) -> bool:
-    """Whether `most` samples of each problem have the metric: those of `known_of_samples`, at any k up to most."""
+    """Return whether `most` samples of each problem have the metric: those of `known_of_samples`, at any k up to most."""
     if metric.k is not None and metric.k > most:
         return False
     return metric in (Metric(name="exact KL"), Metric(k=metric.k, matched=metric.matched))

@@ -127,8 +127,8 @@ class Exact:
         return replace(found, covers=(float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))))
 
     def near_reference(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """At equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the coldest
-        temperatures dominate."""
+        """A score at equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the
+        coldest temperatures dominate."""
         runs = runs_with_frontiers(pair)
         gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
         return of_gaps(gaps, Reason.NOT_NEAR) if runs else None
@@ -153,13 +153,13 @@ class Exact:
         return Estimate(frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=metric.k or 0).comparison)
 
     def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the best mixture of a set of baselines."""
+        """A candidate against the best mixture of a set of baselines."""
         envelope = next(one for one in self.design.baselines if one.name == pair.b)
         gap = above(self.arms, pair.a, envelope, metric, self.allowed)
         return None if gap is None else Estimate(compare_hull(gap))
 
     def against_tempered(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the tempered base; a candidate of a design with baselines also against its best mixture."""
+        """An arm against the tempered base; a candidate of a design with baselines also against its best mixture."""
         runs, record = list(pair.left.exact().runs.values()), self.results.base_record
         assert record is not None  # the pairs exist
         if metric.at == "mixture":

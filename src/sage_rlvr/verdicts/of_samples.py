@@ -17,8 +17,13 @@ from sage_rlvr.verdicts.row import Estimate
 
 
 class Sampled:
-    """The samples of a task, and the estimators that read them. An arm with exact records of the main task is in `exact`: a pair
-    of two such arms is left out, because the exact comparison is more precise."""
+    """The samples of a task, and the estimators that read them.
+
+    table: all measurements of the task; here: its samples; arms: its samples by arm
+    control: the arm that others are compared with
+    fewest: the largest k that every arm has at every temperature
+    exact: arms with exact records of the main task; a pair of two such arms is left out, since the exact comparison is more precise
+    kls: temperature -> the KLs at which arms are matched"""
 
     def __init__(self, results: Results, task: str) -> None:
         sampled = results.table.sampled()

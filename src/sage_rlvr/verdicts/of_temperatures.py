@@ -68,7 +68,7 @@ class AnyTemperature:
         ]
 
     def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the best mixture of a set of baselines; the base and a guesser are allowed in it."""
+        """A candidate against the best mixture of a set of baselines; the base and a guesser are allowed in it."""
         envelope = next(one for one in self.design.baselines if one.name == pair.b)
         names = (pair.a, *envelope.arms)
         tables = {one: _tables(self.arms[one]) for one in (*names, BASE) if one in self.arms}
@@ -117,7 +117,7 @@ class AnyTemperature:
         return lines
 
     def against_control(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
+        """An arm against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
         own = pair.left.where(temperature=REFERENCE).scores()
         if own is None or own.n is None:
             return None
@@ -138,7 +138,7 @@ class AnyTemperature:
 
 
 def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
-    """Whether a temperature below the lowest may have a higher pass@1, so that the best may not be among the given ones.
+    """Return whether a temperature below the lowest may have a higher pass@1, so that the best may not be among the given ones.
 
     It may unless pass@1 is shown to fall at the lowest: some higher temperature has more right samples on these problems than the
     noise of the samples gives, one-sided at `FALL` shared among the higher temperatures (Bonferroni). A rise that is not
