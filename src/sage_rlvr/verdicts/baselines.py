@@ -98,13 +98,13 @@ def headroom(
         if gap is None:
             continue
         own, rival, pass1 = float(np.mean(gap.arm)), gap.mixture.height, float(np.mean(gap.pass1))
-        top, passes = _at(oracle, metric, pass1), metric.name == "pass"
+        top, passes = _best_of_arm(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
             rival=_mixed((*envelope.arms, *allowed), gap.mixture.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
-            power=_of_power(base, record, metric, pass1) if passes else None,
+            power=_best_of_tempered(base, record, metric, pass1) if passes else None,
             share=None if top is None or top <= rival else (own - rival) / (top - rival),
             log_odds=_log_odds(own) - _log_odds(rival) if passes and min(own, rival) > 0 and max(own, rival) < 1 else None,
         ))  # fmt: skip
@@ -125,7 +125,7 @@ def _mixed(names: Sequence[str], best: Sequence[Share]) -> str:
     return " and ".join(parts)
 
 
-def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
+def _best_of_arm(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     """The best mixture of one arm's temperatures at this pass@1, mean over seeds; None outside."""
     runs = list(arm.runs.values())
     if metric.at == "hull":
@@ -135,7 +135,7 @@ def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     return None if best is None else best.height
 
 
-def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
+def _best_of_tempered(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
     """pass@k of the base tempered over full completions, at this pass@1."""
     if record is None or not record.norms:
         return None
