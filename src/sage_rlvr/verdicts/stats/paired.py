@@ -389,19 +389,6 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
-def detectable_text(mde: float, limit: float) -> str:
-    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only if it differs."""
-    if not math.isfinite(mde):
-        return "no difference could have been detected"
-    few, most = (f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}" for x in (mde, limit))
-    return f"minimum detectable difference {few} (80 % power)" + (f", up to {most} at 95 % confidence" if most != few else "")
-
-
-def p_text(p: float) -> str:
-    """ "p = 0.012", "p < 0.001"."""
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-
-
 def are_shares(left: Floats, right: Floats, *, sampled: bool = False) -> bool:
     """Return whether the scores are shares in [0, 1] of several problems.
 
