@@ -19,10 +19,10 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.safe_io import read_json
-from sage_rlvr.verdicts.row_text import end_of
+from sage_rlvr.verdicts.row_text import detectable_text, end_of, p_text
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.laws import t_ppf, t_sf
-from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
+from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, holm, outcome_of, signed
 from sage_rlvr.verdicts.stats.power import detectable_up_to
 
 SEEDS = 5

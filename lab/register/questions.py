@@ -36,10 +36,10 @@ from sage_rlvr.verdicts.design import Design
 from sage_rlvr.verdicts.design import Question as Asked
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End
+from sage_rlvr.verdicts.row_text import End, p_text
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.laws import t_ppf
-from sage_rlvr.verdicts.stats.paired import p_text, signed
+from sage_rlvr.verdicts.stats.paired import signed
 
 RULE = (
     "The answer is that of the seeds that were run for the question, by its own interval, uncorrected. One of: how many tests were "

@@ -17,6 +17,7 @@ from sage_rlvr.results.summary import summary_of
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.verdicts import colder, of_temperatures, row_text, sentences
 from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.colder_text import beside_base
 from sage_rlvr.verdicts.comparisons import compare
 from sage_rlvr.verdicts.design import BASE, COLDER, Arm, Design, Question
 from sage_rlvr.verdicts.findings import findings_of
@@ -25,7 +26,6 @@ from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.summary_io import plain, read_summary
-from sage_rlvr.verdicts.verdict_text import beside_base
 
 N, PROBLEMS, TASK = 64, 60, "countdown_chat"
 TEMPERATURES = (1.0, 0.6, 0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from frozen.folders import write_sweep
@@ -42,3 +43,12 @@ def test_exact_scores_and_samples_are_no_pair(tmp_path: Path) -> None:
     mixed: Measurements[Measurement] = Measurements((*(row for row in table.rows if row.arm != "GRPO"), *sampled))
     assert pair(mixed, "no KL", "GRPO").sides() is None and pair(mixed, "GRPO", "base").sides() is None
     assert pair(mixed, "no KL", "base").sides() is not None
+
+
+def test_at_k_1_a_comparison_is_made_once_and_counts_once(tmp_path: Path) -> None:
+    rows = compare(replace(read_results(str(write_sweep(tmp_path / "sweep"))), k=1))
+    made = [(row.a, row.b, row.metric, row.task, row.why) for row in rows]
+    assert len(set(made)) == len(made) > 40
+    for family in ("primary", "exploratory"):
+        sizes = {row.family_size for row in rows if row.family == family and row.family_size}
+        assert sizes and max(sizes) <= sum(row.family == family for row in rows)

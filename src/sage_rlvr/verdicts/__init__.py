@@ -13,6 +13,7 @@ Read in this order:
     comparisons.py                   the list of comparisons (row.py), Holm's correction in two families
     of_samples.py, of_records.py     what is compared, as data: pairs, metrics and estimators; of_temperatures.py, matched.py
     verdict.py                       the difference over k, where it crosses 0, problems solved by one arm only
-    row_text.py, sentences.py        a row as text; summary_io.py as JSON
+    row_text.py, sentences.py        a row as text, several rows; verdict_text.py, colder_text.py, pair_details.py
+    summary_io.py, verdict_json.py   the same as JSON
     stats/                           functions on arrays: pass@k, intervals, paired tests, bands, mixtures, power, independence
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -12,19 +12,13 @@ import numpy as np
 from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
 from sage_rlvr.verdicts.design import Design, Envelope
 from sage_rlvr.verdicts.measurements import ExactMeasurements
-from sage_rlvr.verdicts.metric import FEW, PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.pairs import Arms, run_at
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.stats.hull import AboveHull, Share, above_hull, on_hull
 from sage_rlvr.verdicts.stats.mixture import Table, above_mixtures, on_mixtures
 from sage_rlvr.verdicts.stats.tempered import power_table
 
-ABOVE = tuple(
-    Metric(name=name, k=k, at=at, temperature=t)  # type: ignore[arg-type]
-    for t in (REFERENCE, PAPER)
-    for name, k, at in (("pass", FEW, "mixture"), ("pass", 0, "mixture"), ("distinct", 0, "hull"))
-)
-"""The metrics compared with a set of baselines; k = 0 means the largest k."""
 GUESSER = "uniform guesser"
 Allowed = Mapping[str, Table]
 """Tables that every mixture per completion may use besides the baselines, by name."""
@@ -97,20 +91,20 @@ def headroom(
     """Headroom per candidate, set of baselines and metric. record: of the base."""
     base = arms.get(design.base or "", ExactMeasurements())
     allowed, oracle = always_allowed(base, record), arms.get(design.oracle or "", ExactMeasurements())
-    metrics = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.temperature == REFERENCE]
+    metrics = [metric for metric in above_baselines(k) if metric.temperature == REFERENCE]
     rows = []
     for name, envelope, metric in product(design.candidates, design.baselines, metrics):
         gap = above(arms, name, envelope, metric, allowed)
         if gap is None:
             continue
         own, rival, pass1 = float(np.mean(gap.arm)), gap.mixture.height, float(np.mean(gap.pass1))
-        top, passes = _at(oracle, metric, pass1), metric.name == "pass"
+        top, passes = _best_of_arm(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
             rival=_mixed((*envelope.arms, *allowed), gap.mixture.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
-            power=_of_power(base, record, metric, pass1) if passes else None,
+            power=_best_of_tempered(base, record, metric, pass1) if passes else None,
             share=None if top is None or top <= rival else (own - rival) / (top - rival),
             log_odds=_log_odds(own) - _log_odds(rival) if passes and min(own, rival) > 0 and max(own, rival) < 1 else None,
         ))  # fmt: skip
@@ -131,7 +125,7 @@ def _mixed(names: Sequence[str], best: Sequence[Share]) -> str:
     return " and ".join(parts)
 
 
-def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
+def _best_of_arm(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     """The best mixture of one arm's temperatures at this pass@1, mean over seeds; None outside."""
     runs = list(arm.runs.values())
     if metric.at == "hull":
@@ -141,7 +135,7 @@ def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     return None if best is None else best.height
 
 
-def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
+def _best_of_tempered(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
     """pass@k of the base tempered over full completions, at this pass@1."""
     if record is None or not record.norms:
         return None
@@ -149,4 +143,4 @@ def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pa
     return None if best is None else best.height
 
 
-__all__ = ["ABOVE", "GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]
+__all__ = ["GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]

@@ -58,8 +58,10 @@ class Chance:
         return sum(self.hits(k)) / len(self.each)
 
     def below(self, k: int, value: float, high: float | None = None) -> bool:
-        """Whether a pass@k is lower than the guesser's. high: for samples, the upper end of the interval, which decides because
-        samples of a guesser are below the floor half of the time; None for exact values."""
+        """Return whether a pass@k is lower than the guesser's.
+
+        high: for samples, the upper end of the interval, which decides because samples of a guesser are below the floor half of
+            the time; None for exact values"""
         bound = value if high is None or not math.isfinite(high) else high
         return bound < self.at(k) - SLACK
 

@@ -40,7 +40,7 @@ def paper_gains(design: Design, arms: Arms, fixed: bool = False) -> list[dict[st
 
 
 def _is_the_papers(arm: Arm) -> bool:
-    """Whether the method is GRPO with the guide Branch."""
+    """Return whether the method is GRPO with the guide Branch."""
     method = arm.config.get("method") or {}
     parts = [method.get(part) or {} for part in ("guide", "base")]
     return method.get("name") == "sage" and [part.get("name") for part in parts] == ["branch", "grpo"]

@@ -88,7 +88,7 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
 
 
 def _is_planned(row: Row) -> bool:
-    """Whether a row counts in its family."""
+    """Return whether a row counts in its family."""
     lost_seeds = row.left_out > 0 and row.comparison.reason in (Reason.ONE_SEED, Reason.TWO_SEEDS, Reason.OUTSIDE)
     return math.isfinite(row.comparison.p) or row.family == "primary" or lost_seeds
 
@@ -124,7 +124,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if row in answers]
     if design.baselines:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
-        for at in ("mixture", "hull", "a equal"):  # older summaries have the hull, or only the last
+        for at in ("mixture", "hull", "a equal"):  # stored summaries may have only the hull, or only the last
             metrics = [Metric(k=k, at=at) for k in (FEW, results.k)]
             primary = [row for row in against if row.metric in metrics]
             if primary:

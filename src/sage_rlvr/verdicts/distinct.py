@@ -124,7 +124,7 @@ def distinct_of(a: ProblemScores, b: ProblemScores, *, fixed: bool = False) -> D
 
 
 def has_answers(scores: ProblemScores) -> bool:
-    """Whether the rows of an arm have answers."""
+    """Return whether the rows of an arm have answers."""
     return _side(scores) is not None
 
 

@@ -67,15 +67,17 @@ class Measurement:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is an evaluation of a sweep's main task, or from samples."""
+        """Return whether this is an evaluation of a sweep's main task, or from samples."""
         return not self.task or self.n is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExactMeasurement(Measurement):
-    """From an exact record, with what samples cannot give. logps: log-probs of every right completion of each problem; point:
-    pass@1 and pass@k, and distinct: the expected number of distinct right completions in k samples, means over problems at the k
-    of the results."""
+    """A measurement from an exact record, with numbers that samples cannot give.
+
+    logps: log-probs of every right completion of each problem
+    point: pass@1 and pass@k, means over problems, at the k of the results
+    distinct: the expected number of distinct right completions in k samples, mean over problems"""
 
     seed: int
     logps: Sequence[Floats]
@@ -173,7 +175,7 @@ class Measurements(Generic[M]):
 
     @property
     def for_all_seeds(self) -> bool:
-        """Whether these are the rows of the base, which are paired with every training seed."""
+        """Return whether these are the rows of the base, which are paired with every training seed."""
         return any(row.for_all_seeds for row in self.rows)
 
     def scores(self) -> ProblemScores | None:

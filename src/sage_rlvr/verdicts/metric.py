@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import Any, Literal, get_args
 
 from sage_rlvr.errors import ConfigError, choose_from, nearest, require, short, wrong
@@ -31,8 +30,8 @@ KLS: tuple[Matched, ...] = ("raw KL", "exact KL")
 At = Literal["temperature", "best", "b best", "equal", "a equal", "mixture", "hull", "near", "end"]
 """temperature: both arms at the same temperature; best: each arm at its best pass@1; b best: a at the reference temperature, b at
 its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; mixture:
-the same, b being the best mixture per completion of several arms and temperatures; hull: the best mixture per problem (distinct
-answers, and pass@k in summaries of before mixtures per completion); near: equal pass@1 near the reference temperature; end: end of
+the same, b being the best mixture per completion of several arms and temperatures; hull: the best mixture per problem, for distinct
+answers (and for pass@k in stored summaries, whose records are gone); near: equal pass@1 near the reference temperature; end: end of
 training."""
 
 
@@ -131,7 +130,7 @@ def known_of_samples(k: int) -> list[Metric]:
 
 
 def is_of_samples(metric: Metric, most: int) -> bool:
-    """Whether `most` samples of each problem have the metric: those of `known_of_samples`, at any k up to most."""
+    """Return whether `most` samples of each problem have the metric: those of `known_of_samples`, at any k up to most."""
     if metric.k is not None and metric.k > most:
         return False
     return metric in (Metric(name="exact KL"), Metric(k=metric.k, matched=metric.matched))
@@ -142,10 +141,11 @@ def known_metrics(k: int = 256) -> list[Metric]:
     plain = [Metric(k=n, temperature=t, matched=m) for m in get_args(Matched) for t in (REFERENCE, PAPER) for n in (1, k)]
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
-    left_out = {("distinct", FEW, at) for at in ("a equal", "mixture", "hull")} | {("distinct", k, "mixture")}
-    above = [
-        Metric(name=name, k=n, at=at, temperature=t)  # type: ignore[arg-type]
-        for at, name, n, t in product(("a equal", "mixture", "hull"), ("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
-        if (name, n, at) not in left_out and (at, name, n, t) != ("a equal", "pass", k, REFERENCE)
-    ]
-    return [*plain, *places, *near, *above, Metric(name="raw KL", at="end"), Metric(name="exact KL")]
+    return [*plain, *places, *near, *above_baselines(k), Metric(name="raw KL", at="end"), Metric(name="exact KL")]
+
+
+def above_baselines(k: int) -> list[Metric]:
+    """The metrics of a candidate against sets of baselines: their best mixture at the candidate's pass@1. Distinct answers have no
+    mixture per completion; k is the largest k."""
+    scores: tuple[tuple[Name, int, At], ...] = (("pass", FEW, "mixture"), ("pass", k, "mixture"), ("distinct", k, "hull"))
+    return [Metric(name=name, k=n, at=at, temperature=t) for t in (REFERENCE, PAPER) for name, n, at in scores]

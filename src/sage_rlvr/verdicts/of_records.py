@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from sage_rlvr.verdicts.baselines import ABOVE, above, always_allowed
+from sage_rlvr.verdicts.baselines import above, always_allowed
 from sage_rlvr.verdicts.design import TEMPERED, Why
 from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
 from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
-from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.of_temperatures import of_frontier
 from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, other_tasks
 from sage_rlvr.verdicts.results import Results
@@ -48,7 +48,6 @@ class Exact:
         near = [*of_seeds, *self._added_controls()] if self.several else []
         at_best = [pair for pair in main if pair.b == self.results.home or design.every]
         matches = matched_pairs(design, self.arms)
-        above_all = [replace_k(metric, k) for metric in ABOVE]
         pass1_and_k = {t: [Metric(k=n, temperature=t) for n in (1, k)] for t in (REFERENCE, PAPER)}
         at_kl = {t: [Metric(k=n, temperature=t, matched=kl) for kl in KLS for n in (1, k)] for t in (REFERENCE, PAPER)}
         best = [Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
@@ -62,7 +61,7 @@ class Exact:
             (main, [Metric(k=k, at="equal")], self.at_equal_pass1),
             (near, [Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")], self.near_reference),
             (at_best, best, self.at_best),
-            (self._against_baselines(), above_all, self.above_baselines),
+            (self._against_baselines(), above_baselines(k), self.above_baselines),
             (self._against_tempered(), [*mixtures, *readings], self.against_tempered),
             (of_seeds, [Metric(name="raw KL", at="end"), Metric(name="exact KL")], self.kl),
             (other_tasks(design, self.results.table.exact()), pass1_and_k[REFERENCE], self.scores),
@@ -128,8 +127,8 @@ class Exact:
         return replace(found, covers=(float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))))
 
     def near_reference(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """At equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the coldest
-        temperatures dominate."""
+        """A score at equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the
+        coldest temperatures dominate."""
         runs = runs_with_frontiers(pair)
         gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
         return of_gaps(gaps, Reason.NOT_NEAR) if runs else None
@@ -154,13 +153,13 @@ class Exact:
         return Estimate(frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=metric.k or 0).comparison)
 
     def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the best mixture of a set of baselines."""
+        """A candidate against the best mixture of a set of baselines."""
         envelope = next(one for one in self.design.baselines if one.name == pair.b)
         gap = above(self.arms, pair.a, envelope, metric, self.allowed)
         return None if gap is None else Estimate(compare_hull(gap))
 
     def against_tempered(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the tempered base; a candidate of a design with baselines also against its best mixture."""
+        """An arm against the tempered base; a candidate of a design with baselines also against its best mixture."""
         runs, record = list(pair.left.exact().runs.values()), self.results.base_record
         assert record is not None  # the pairs exist
         if metric.at == "mixture":
@@ -188,11 +187,6 @@ class Exact:
         if self.several:
             return paired_seeds(*np.broadcast_arrays(left, right), fixed=self.fixed)
         return paired(left[0], right[0])
-
-
-def replace_k(metric: Metric, k: int) -> Metric:
-    """Return the metric with its k, or with this one if it has none."""
-    return replace(metric, k=metric.k or k)
 
 
 def of_gaps(gaps: Sequence[float | None], reason: Reason) -> Estimate:

@@ -17,20 +17,25 @@ from sage_rlvr.verdicts.row import Estimate
 
 
 class Sampled:
-    """The samples of a task, and the estimators that read them. An arm with exact records of the main task is in `exact`: a pair
-    of two such arms is left out, because the exact comparison is more precise."""
+    """The samples of a task, and the estimators that read them.
+
+    table: all measurements of the task; samples: those from samples; arms: the same by arm
+    control: the arm that others are compared with
+    fewest: the largest k that every arm has at every temperature
+    exact: arms with exact records of the main task; a pair of two such arms is left out, since the exact comparison is more precise
+    kls: temperature -> the KLs at which arms are matched"""
 
     def __init__(self, results: Results, task: str) -> None:
         sampled = results.table.sampled()
         self.design, self.k, self.fixed, self.task = results.design, results.k, results.fixed, task
         self.table = results.table.where(task=task)
-        self.here = sampled.where(task=task)
-        self.arms = self.here.by_arm()
-        self.control = control_of(self.design, self.here)
-        self.fewest = min(self.k, *(row.n for row in self.here.rows))
+        self.samples = sampled.where(task=task)
+        self.arms = self.samples.by_arm()
+        self.control = control_of(self.design, self.samples)
+        self.fewest = min(self.k, *(row.n for row in self.samples.rows))
         self.exact = {*results.table.exact().where(task="").by_arm()}
-        self.temperatures = sorted({row.temperature for row in self.here.rows}, reverse=True)
-        by_temperature = {t: exact_kls(self.here.where(temperature=t), base_of(sampled)) for t in self.temperatures}
+        self.temperatures = sorted({row.temperature for row in self.samples.rows}, reverse=True)
+        by_temperature = {t: exact_kls(self.samples.where(temperature=t), base_of(sampled)) for t in self.temperatures}
         self.kls = {t: kls_of(results.runs, kls) for t, kls in by_temperature.items()}
 
     def plan(self) -> Plan:

@@ -4,15 +4,14 @@ arms at equal pass@1."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
-from sage_rlvr.verdicts.baselines import ABOVE, guesses_of
+from sage_rlvr.verdicts.baselines import guesses_of
 from sage_rlvr.verdicts.design import AT_ANY, BASE
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
-from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.pairs import ArmPair, Plan, Sides
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
@@ -48,15 +47,15 @@ def above_colder(k: int) -> list[Metric]:
 class AnyTemperature:
     """The samples of a task at several temperatures, and the estimators that compare an arm with mixtures of temperatures."""
 
-    def __init__(self, samples: Sampled) -> None:
-        self.samples, self.design, self.arms = samples, samples.design, samples.arms
-        self.control = samples.arms[samples.control]
-        self.names = [name for name in samples.design.names if name not in samples.exact]
+    def __init__(self, of_task: Sampled) -> None:
+        self.of_task, self.design, self.arms = of_task, of_task.design, of_task.arms
+        self.control = of_task.arms[of_task.control]
+        self.names = [name for name in of_task.design.names if name not in of_task.exact]
 
     def plan(self) -> Plan:
         """The comparisons, in the order of the rows."""
-        k = self.samples.fewest
-        above = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.at == "mixture" and (metric.k or 0) <= k]
+        k = self.of_task.fewest
+        above = [metric for metric in above_baselines(k) if metric.at == "mixture" and (metric.k or 0) <= k]
         return [(self._against_baselines(), above, self.above_baselines), *self._against_control()]
 
     # ---- against sets of baselines
@@ -65,13 +64,13 @@ class AnyTemperature:
         """Every candidate against each set of baselines, if all of them have samples."""
         candidates = [name for name in self.design.candidates if name in self.names]
         return [
-            ArmPair(a=name, b=one.name, why="envelope", left=self.arms[name], right=Measurements(), task=self.samples.task)
+            ArmPair(a=name, b=one.name, why="envelope", left=self.arms[name], right=Measurements(), task=self.of_task.task)
             for one, name in product(self.design.baselines, candidates)
             if {name, *one.arms} <= {*self.arms}
         ]
 
     def above_baselines(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the best mixture of a set of baselines; the base and a guesser are allowed in it."""
+        """A candidate against the best mixture of a set of baselines; the base and a guesser are allowed in it."""
         envelope = next(one for one in self.design.baselines if one.name == pair.b)
         names = (pair.a, *envelope.arms)
         tables = {one: _tables(self.arms[one]) for one in (*names, BASE) if one in self.arms}
@@ -81,7 +80,7 @@ class AnyTemperature:
         own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
         if BASE in tables and BASE not in names:
             rivals.append(list(tables[BASE].values())[:1])
-        guessers = guesses_of(self.samples.here.rows[0].chance)
+        guessers = guesses_of(self.of_task.samples.rows[0].chance)
         gap = above_mixtures_of_counts(own, rivals, metric.k or 0, metric.temperature, guessers=guessers)
         return None if gap is None else Estimate(compare_hull(gap))
 
@@ -106,21 +105,21 @@ class AnyTemperature:
         lines = []
         for name in self.names if self.base else []:
             pair = ArmPair(
-                a=name, b=self.samples.control + AT_ANY, why="colder", left=self.samples.table.where(arm=name), right=self.control,
-                task=self.samples.task,
+                a=name, b=self.of_task.control + AT_ANY, why="colder", left=self.of_task.table.where(arm=name), right=self.control,
+                task=self.of_task.task,
             )  # fmt: skip
             own = pair.left.where(temperature=REFERENCE).scores()
-            if own is None or name == self.samples.control or own.n is None or not own.is_plain:
+            if own is None or name == self.of_task.control or own.n is None or not own.is_plain:
                 continue
             # A point estimate above the base's best is no sign that the base does not reach it: half of the arms that do have one.
             beyond = self._against_best(own, 1).outcome == "better"
-            k = min(self.samples.k, own.n, *(n for n, _ in self.base.values()))
+            k = min(self.of_task.k, own.n, *(n for n, _ in self.base.values()))
             metrics = [metric for metric in above_colder(k) if (metric.at == "b best") == (beyond or metric.k == 1)]
             lines.append(([pair], metrics, self.against_control))
         return lines
 
     def against_control(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """Against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
+        """An arm against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
         own = pair.left.where(temperature=REFERENCE).scores()
         if own is None or own.n is None:
             return None
@@ -133,7 +132,7 @@ class AnyTemperature:
 
     def _against_best(self, own: ProblemScores, k: int) -> PairedDifference:
         """pass@k of an arm less that of the control at the temperature of its best pass@1."""
-        n, right, fixed = own.n or 0, own.values.astype(int), self.samples.fixed
+        n, right, fixed = own.n or 0, own.values.astype(int), self.of_task.fixed
         best_n, best = max(self.base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
         if len(right) > 1:
             return paired_by.paired_seed_counts(n, right, best, k, n_b=best_n, fixed=fixed)
@@ -141,7 +140,7 @@ class AnyTemperature:
 
 
 def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
-    """Whether a temperature below the lowest may have a higher pass@1, so that the best may not be among the given ones.
+    """Return whether a temperature below the lowest may have a higher pass@1, so that the best may not be among the given ones.
 
     It may unless pass@1 is shown to fall at the lowest: some higher temperature has more right samples on these problems than the
     noise of the samples gives, one-sided at `FALL` shared among the higher temperatures (Bonferroni). A rise that is not

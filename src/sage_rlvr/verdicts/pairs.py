@@ -74,9 +74,10 @@ Plan = Sequence[tuple[Sequence[ArmPair], Sequence[Metric], Estimator]]
 
 
 def rows_of(plan: Plan) -> Iterator[Row]:
-    """The comparisons of a plan, before correction."""
+    """The comparisons of a plan, before correction. A metric that a line has twice, such as pass@1 and pass@k at k = 1, is one
+    comparison, and counts once in the correction."""
     for pairs, metrics, estimator in plan:
-        for pair, metric in product(pairs, metrics):
+        for pair, metric in product(pairs, dict.fromkeys(metrics)):
             found = estimator(pair, metric)
             if found is not None:
                 yield pair.row(metric, found)

@@ -79,13 +79,13 @@ class Results:
 
     @property
     def several(self) -> bool:
-        """Whether an arm has several training seeds; comparisons are then about methods."""
+        """Return whether an arm has several training seeds; comparisons are then about methods."""
         exact, sampled = self.table.exact().policies(), self.table.sampled().policies()
         return any(len(rows.rows) > 1 for rows in (*exact.values(), *sampled.values()))
 
     @property
     def sampled_only(self) -> bool:
-        """Whether arms that were passed separately are compared by samples only, so that `verdict` has the answer."""
+        """Return whether arms that were passed separately are compared by samples only, so that `verdict` has the answer."""
         arms = {row.arm for row in self.table.rows}
         return self.design.every and not self.records and self.stored is None and len(arms) > 1
 

@@ -56,6 +56,6 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is significant after the correction of its family."""
+        """Return whether the difference is significant after the correction of its family."""
         level = self.comparison.difference.level
         return self.comparison.outcome in ("better", "worse") and self.adjusted < 1 - level

@@ -19,8 +19,6 @@ from sage_rlvr.verdicts.stats.paired import (
     Outcome,
     PairedDifference,
     Reason,
-    detectable_text,
-    p_text,
     signed,
 )
 
@@ -228,6 +226,19 @@ def difference_text(comparison: PairedDifference, without: str = "") -> str:
         return signed(gap.value) + bracketed(without)
     p = p_text(comparison.p) if math.isfinite(comparison.p) else ""
     return signed(gap.value) + bracketed(listed(ends_text(gap), p), decided(comparison))
+
+
+def p_text(p: float) -> str:
+    """ "p = 0.012", "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def detectable_text(mde: float, limit: float) -> str:
+    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only if it differs."""
+    if not math.isfinite(mde):
+        return "no difference could have been detected"
+    few, most = _small(mde), _small(limit)
+    return f"minimum detectable difference {few} (80 % power)" + (f", up to {most} at 95 % confidence" if most != few else "")
 
 
 def view(row: Row) -> View:

@@ -67,7 +67,7 @@ class ProblemScores:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all problems have the same number of samples and are independent."""
+        """Return whether all problems have the same number of samples and are independent."""
         return self.sizes is None and not self.cluster
 
     def passes(self, ks: Sequence[int]) -> Floats:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from sage_rlvr.verdicts.colder_text import sharpened, sharpened_in_two
 from sage_rlvr.verdicts.comparisons import answering
 from sage_rlvr.verdicts.design import BASE, COLDER
 from sage_rlvr.verdicts.metric import Metric, is_of_samples, known_metrics
@@ -20,7 +21,6 @@ from sage_rlvr.verdicts.row_text import BEFORE, RANK, End, firmness, grouped, li
 from sage_rlvr.verdicts.stats.paired import DETECTABLE, FEWEST_SEEDS, Reason
 from sage_rlvr.verdicts.verdict import CurveVerdict
 from sage_rlvr.verdicts.verdict_text import paragraphs as of_verdicts
-from sage_rlvr.verdicts.verdict_text import sharpened, sharpened_in_two
 
 SENTENCE = "{v.a} vs {v.b}, {v.metric_text}: {v.label}{v.about}{v.full}."
 LINE = "Against {v.rival}, {v.head}: {ends}."

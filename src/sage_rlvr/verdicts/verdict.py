@@ -30,6 +30,7 @@ from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, PairedDifferenc
 from sage_rlvr.verdicts.stats.strata import LEAST_SAMPLES, Strata, stratified
 
 SHOWN = (1, 8)
+"""The k at which a verdict has both scores and a test, besides the largest."""
 ALL_RIGHT = 8
 """Tries of pass^k, or all samples if they are fewer."""
 CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
@@ -144,6 +145,7 @@ def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row], fi
     }
     curve, shown = a.band(b, top, several=several, fixed=fixed), {}
     for k in ks:
+        # the test of the list of comparisons, so that both print the same interval
         gap = known[k] if k in known else a.minus(b, k, fixed=fixed).of_shares()
         seen = math.inf if curve is None else max(a.detectable(b, k, curve), least_detectable(gap.difference, curve, k))
         shown[k] = a.interval(k, fixed=fixed), b.interval(k, fixed=fixed), replace(gap, mde=seen)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.verdicts.design import BASE
 from sage_rlvr.verdicts.distinct import DistinctAnswers, has_answers
 from sage_rlvr.verdicts.findings import Findings
 from sage_rlvr.verdicts.readers.rows import span
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_counts import TASK
 from sage_rlvr.verdicts.row_text import (
-    End,
     bracketed,
     difference_text,
     ends_text,
     first_of,
-    grouped,
     listed,
     many,
     over_text,
@@ -36,9 +32,6 @@ from sage_rlvr.verdicts.stats.paired import DETECTABLE, signed
 from sage_rlvr.verdicts.stats.power import least_share
 from sage_rlvr.verdicts.stats.strata import LEAST_SAMPLES, Strata
 from sage_rlvr.verdicts.verdict import CurveVerdict
-
-if TYPE_CHECKING:
-    from sage_rlvr.verdicts.colder import ColderBaseComparison, Finding  # mixtures
 
 CANNOT = "whether it solves {more} than {{b}} in {{top}} tries cannot be told"
 FINDINGS = {
@@ -137,6 +130,8 @@ def shown_first(results: Results, findings: Findings) -> list[str]:
 def beside_colder(results: Results, findings: Findings) -> Iterator[str]:
     """Yield the line on whether an arm does more than its base at a lower temperature; none for one temperature."""
     if any(row.why == "colder" for row in findings.rows):
+        from sage_rlvr.verdicts.colder_text import sharpened  # several temperatures
+
         yield from filter(None, [sharpened(findings.rows, results)])
 
 
@@ -423,79 +418,3 @@ def distinct_lines(a: ProblemScores, b: ProblemScores, distinct: DistinctAnswers
     shares = zip(distinct.names, distinct.unnamed, strict=True)
     without = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
     yield listed(f"answers: {distinct.source}", without and f"without an answer, and not counted: {without}", by="; ")
-
-
-# ---- the base at other temperatures
-
-
-TOO_HOT = (
-    "cannot be told before {home}, whose pass@1 is not shown to fall at T = {coldest:g}, its lowest, is sampled at T = {next:g}"
-)
-BESIDE_WORDS: dict[Finding, str] = {
-    "above": "yes, higher at k = {ks}",
-    "below": "no, lower at k = {ks}",
-    "same temperature": "no difference from {home} at the same temperature can be told",
-    "sharpened": "only sharpened, as far as can be told",
-    "flattened": "no more than at a higher temperature, as far as can be told",
-    "too hot": TOO_HOT,
-    "unknown": "cannot be told",
-}
-BESIDE_ALL = "Each arm beside {home} at the temperature with the nearest pass@1: {arms}."
-BESIDE_NUMBERS = "{arm} beside T = {t:g} ({facts})"
-BESIDE_QUESTION = "Does it do more than {home} at a lower temperature? {arms}."
-BESIDE_BASE: dict[Finding, str] = {
-    "above": "{arm}: yes, higher at k = {ks} ({pairs} of {home} at T = {t:g})",
-    "below": "{arm}: no, lower at k = {ks} ({pairs} of {home} at T = {t:g})",
-    "same temperature": "{arm}: no difference from {home} at the same temperature can be told ({facts})",
-    "too hot": f"{{arm}}: {TOO_HOT} (higher so far at k = {{ks}}: {{pairs}} of {{home}} at T = {{t:g}})",
-    "unknown": "{arm}: cannot be told ({home} at T = {t:g} has the nearest pass@1: {facts})",
-    "sharpened": "{arm}: only sharpened, as far as can be told ({home} at T = {t:g} does the same: {facts})",
-    "flattened": "{arm}: no more than {home} at a higher temperature, as far as can be told (T = {t:g} does the same: {facts})",
-}
-
-
-def sharpened(rows: Sequence[Row], results: Results) -> str:
-    """Whether the arms do more than their base at a lower temperature; "" if the base was sampled at one temperature."""
-    from sage_rlvr.verdicts.colder import colder_base_comparisons  # mixtures, which one temperature needs not
-
-    found = colder_base_comparisons(rows, results)
-    arms = "; ".join(map(beside_base, found))
-    return BESIDE_QUESTION.format(home=_homes(found), arms=arms) if found else ""
-
-
-def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
-    """The same in two parts: the findings with their arms, and the numbers of each arm."""
-    from sage_rlvr.verdicts.colder import colder_base_comparisons
-
-    found = colder_base_comparisons(rows, results)
-    if not found:
-        return "", ""
-    by_finding = grouped(found, lambda one: _beside(BESIDE_WORDS[one.finding], one))
-    arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
-    numbers = BESIDE_ALL.format(home=_homes(found), arms="; ".join(_beside(BESIDE_NUMBERS, one) for one in found))
-    return BESIDE_QUESTION.format(home=_homes(found), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
-
-
-def beside_base(one: ColderBaseComparison) -> str:
-    """The finding of an arm beside its base at the temperature with the nearest pass@1, with its numbers."""
-    return _beside(BESIDE_BASE[one.finding], one)
-
-
-def _beside(template: str, one: ColderBaseComparison) -> str:
-    """A template filled with the numbers of an arm beside its base."""
-    pairs = ", ".join(f"pass@{k} {own:.3f} and {base:.3f}" for k, (own, base) in one.passes.items())
-    before = {End.HIGHER_BEFORE: one.higher_before, End.LOWER_BEFORE: one.lower_before}
-    ends = [f"{end} at k = {', '.join(map(str, ks))}" for end, ks in before.items() if ks]
-    seen = f"detectable at k > 1: {one.detectable:.3f}" if math.isfinite(one.detectable) else ""
-    return template.format(
-        arm=one.arm, home=_home(one), t=one.temperature, coldest=one.coldest, next=one.next_temperature,
-        ks=", ".join(map(str, one.ks)), pairs=pairs, facts=listed(pairs, *ends, seen, by="; "),
-    )  # fmt: skip
-
-
-def _home(one: ColderBaseComparison) -> str:
-    return "the base" if one.home == BASE else one.home
-
-
-def _homes(found: Sequence[ColderBaseComparison]) -> str:
-    return ", ".join(dict.fromkeys(map(_home, found)))

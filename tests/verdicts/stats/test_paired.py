@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.metric import Metric
+from sage_rlvr.verdicts.row_text import detectable_text
 from sage_rlvr.verdicts.stats.curves import paired_curve
 from sage_rlvr.verdicts.stats.intervals import Interval, mean_interval, share_difference
 from sage_rlvr.verdicts.stats.paired import (
     Reason,
     against_itself,
     control_error,
-    detectable_text,
     excludes,
     holm,
     paired,

@@ -322,7 +322,7 @@ def _counts(n: ArrayLike, c: ArrayLike) -> Ints:
 
 
 def _two_draws(rng: np.random.Generator, counts: Ints, k: int) -> tuple[Bools, Bools]:
-    """Whether each of two disjoint random sets of k of the n samples contains a right one, for every problem."""
+    """Return whether each of two disjoint random sets of k of the n samples contains a right one, for every problem."""
     n, c = counts
     first = rng.hypergeometric(c, n - c, k)
     second = rng.hypergeometric(c - first, n - k - (c - first), k)

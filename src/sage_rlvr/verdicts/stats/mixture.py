@@ -251,7 +251,7 @@ class _Rival:
 
     @property
     def is_once(self) -> bool:
-        """Whether all training seeds of the arm are compared with the same samples."""
+        """Return whether all training seeds of the arm are compared with the same samples."""
         return len(self.n) == 1
 
     @property

@@ -111,7 +111,7 @@ class PairedDifference:
 
     @property
     def known(self) -> bool:
-        """Whether a test was made."""
+        """Return whether a test was made."""
         return self.outcome != "unknown"
 
     def of_shares(self) -> PairedDifference:
@@ -120,7 +120,7 @@ class PairedDifference:
         return replace(self, largest=1.0, mde=mde, difference=self.difference.within(-1.0, 1.0))
 
     def detects(self, bound: float = DETECTABLE) -> bool:
-        """Whether the design finds a true difference of `bound` with 80 % power."""
+        """Return whether the design finds a true difference of `bound` with 80 % power."""
         return self.mde <= bound
 
 
@@ -374,8 +374,9 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
 
 
 def excludes(comparison: PairedDifference, value: float) -> bool:
-    """Whether the interval excludes a difference of `value` (a minus b). Without an interval no value is excluded. The minimum
-    detectable difference does not replace the interval, because it depends on the estimated variance of few units.
+    """Return whether the interval excludes a difference of `value` (a minus b). Without an interval no value is excluded.
+
+    The minimum detectable difference does not replace the interval, because it depends on the estimated variance of few units.
     """
     return not comparison.difference.contains(value)
 
@@ -388,23 +389,12 @@ def signed(x: float, digits: int = 3) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
-def detectable_text(mde: float, limit: float) -> str:
-    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only if it differs."""
-    if not math.isfinite(mde):
-        return "no difference could have been detected"
-    few, most = (f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}" for x in (mde, limit))
-    return f"minimum detectable difference {few} (80 % power)" + (f", up to {most} at 95 % confidence" if most != few else "")
-
-
-def p_text(p: float) -> str:
-    """ "p = 0.012", "p < 0.001"."""
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-
-
 def are_shares(left: Floats, right: Floats, *, sampled: bool = False) -> bool:
-    """Whether the scores are shares in [0, 1] of several problems. Known probabilities that are equal to the last digit and not
-    all 0 or 1 are those of one policy: their difference needs no interval. sampled: the scores are from samples, so that equal
-    ones are chance, or copies, and the difference has an interval."""
+    """Return whether the scores are shares in [0, 1] of several problems.
+
+    Known probabilities that are equal to the last digit and not all 0 or 1 are those of one policy: their difference needs no
+    interval. sampled: the scores are from samples, so that equal ones are chance, or copies, and the difference has an
+    interval."""
     both = np.stack([left, right])
     inside = bool(np.all((both >= -1e-9) & (both <= 1 + 1e-9)))
     one_policy = not sampled and np.array_equal(left, right) and not np.all((left == 0) | (left == 1))

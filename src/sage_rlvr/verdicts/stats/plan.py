@@ -161,7 +161,7 @@ def _planned(design: EvaluationSize, pilot: Pilot) -> LikeCoins | LikePilot | fl
 
 
 def _sees(design: EvaluationSize, pilot: Pilot, difference: float, power: float = 0.8, alpha: float = 0.05) -> bool:
-    """Whether `see_checkpoints` is at most this difference, by one look at it."""
+    """Return whether `see_checkpoints` is at most this difference, by one look at it."""
     planned = _planned(design, pilot)
     if not isinstance(planned, LikeCoins | LikePilot):
         return planned <= difference

@@ -48,7 +48,7 @@ class Tempered:
 
     @property
     def known(self) -> bool:
-        """Whether the mean of p is known to `WIDEST`."""
+        """Return whether the mean of p is known to `WIDEST`."""
         return float(self.bound.mean()) <= WIDEST
 
     def point(self, k: int) -> FrontierPoint:

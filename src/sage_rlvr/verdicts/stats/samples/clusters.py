@@ -85,7 +85,7 @@ def pooled_share(
 
 
 def is_sparse(hits: ArrayLike, totals: ArrayLike) -> bool:
-    """Whether hits, or misses, occur in fewer than 10 problems."""
+    """Return whether hits, or misses, occur in fewer than 10 problems."""
     h, n = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
     return min(int(np.sum(h > 0)), int(np.sum(h < n))) < SPARSE
 

@@ -46,7 +46,7 @@ class Pattern:
     false_hits: tuple[str, ...]
 
     def matches(self, text: str) -> bool:
-        """Whether the text shows the pattern."""
+        """Return whether the text shows the pattern."""
         return bool(self.spans(text))
 
     def spans(self, text: str) -> list[str]:
