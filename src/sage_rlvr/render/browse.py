@@ -1,7 +1,7 @@
 """The page of `sage-rlvr browse`: one HTML document, and scripts with the texts if these are large.
 
-The document has no text of a completion: it loads the script with the completions that are opened. A page on a disk can load scripts
-and no other files. Texts become JSON in which no character closes a script element, and the page inserts them as text only.
+The document has no text of a completion: it loads the script with the completions that are opened. A page on a disk can load
+scripts and no other files. Texts become JSON in which no character closes a script element, and the page inserts them as text only.
 """
 
 from __future__ import annotations

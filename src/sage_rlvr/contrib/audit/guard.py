@@ -86,7 +86,7 @@ def _importable(reward: str | Callable[..., Any]) -> str | Callable[..., Any]:
     if isinstance(reward, str) or getattr(reward, "__qualname__", ""):
         return reward
     module, name = type(reward).__module__, str(getattr(reward, "__name__", ""))
-    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is reward else reward
+    return f"{module}:{name}" if vars(sys.modules[module]).get(name) is reward else reward
 
 
 @contextmanager
