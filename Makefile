@@ -52,7 +52,7 @@ help:
 	@echo "make test-vllm  the tests of the generators against vLLM itself, on a CPU, in an environment of their own (.venv-vllm)"
 	@echo "make test-gpu-sets   whether constraints-gpu-trl.txt and constraints-gpu-verl.txt resolve; installs nothing"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
-	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
+	@echo "make tutorial   run the notebooks of docs/ and store them with their outputs, but for that on SmolLM2"
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-real steps and samplers on SmolLM2-135M's shape against Hugging Face, TRL, vLLM and the arithmetic they need"

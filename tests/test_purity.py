@@ -64,13 +64,13 @@ LAYERS: dict[str, set[str]] = {
     },
     "recipes": {"paths", "plugins", "safe_io", "registry", "errors"},
     "schema": {"names", "plugins", "recipes", "registry", "errors"},
-    "testing": {"core", "ids", "schema", "errors"},
+    "testing": {"core", "ids", "names", "schema", "errors"},
     "progress": {"escaping"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "models": {"extras", "plugins", "registry", "config", "core", "safe_io", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {
         *("config", "core", "methods", "models", "paths", "plugins", "safe_io", "recipes", "runs", "tasks", "verdicts"),
-        *("verifiers", "extras", "ids", "errors"),
+        *("verifiers", "extras", "ids", "names", "errors"),
     },
     "evaluation": {
         *("config", "core", "methods", "models", "progress", "recipes", "runs", "verdicts", "tasks", "training", "verifiers"),

@@ -203,4 +203,7 @@ COMMANDS = {
     "push": "sage_rlvr.contrib.io.export:Push",
 }  # of contrib, by their words; those of the core are in cli/app.py
 
-__all__ = ["COMMANDS", "PARTS", "REGISTRIES"]
+AUDIT = "sage_rlvr.contrib.audit.guard"
+"""The module of contrib that audits a reward before training and in a test."""
+
+__all__ = ["AUDIT", "COMMANDS", "PARTS", "REGISTRIES"]

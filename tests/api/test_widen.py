@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sage_rlvr
+from chat_policy import chat_policy
 from command import call
+from models.test_generation_served import serving
 from sage_rlvr.errors import ConfigError
 
 Recipe = Callable[..., Path]
@@ -58,3 +61,26 @@ def test_refusals() -> None:
         sage_rlvr.widen("a", "b", "rows.jsonl", base_server="http://localhost:8000")
     with pytest.raises(ConfigError, match="unknown option 'problem'; did you mean 'problems'"):
         sage_rlvr.widen("a", "b", "rows.jsonl", problem=3)
+
+
+def test_two_names_on_one_server_of_chat_completions(tmp_path: Path) -> None:
+    before, after = (chat_policy(tmp_path / name) for name in ("before", "after"))
+    rows = [{"problem": f"{a} + 1?", "answer": str(a + 1)} for a in range(1, 5)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
+        question = body["messages"][-1]["content"]
+        right = next(row["answer"] for row in rows if row["problem"] in question)
+        said = right if body["model"] == "after" or (body["temperature"] == 1 and body["seed"] % 4 == 0) else "no"
+        message = {"role": "assistant", "content": rf"\boxed{{{said}}}"}
+        return 200, {"choices": [{"message": message, "finish_reason": "stop"}]}
+
+    with serving(answer) as (url, asked):
+        comparison = sage_rlvr.widen(
+            before, after, "rows.jsonl", samples=8, base_temperatures=(0.5,), generator="chat", server=url,
+            server_model="after", base_server_model="before", out="out", quiet=True,
+        )  # fmt: skip
+    assert {(body["model"], body["temperature"]) for body in asked} == {("after", 1.0), ("before", 1.0), ("before", 0.5)}
+    assert len(asked) == 3 * 8 * 4
+    scores = {(row["a"], row["metric"]): row["mean_a"] for row in comparison.rows}
+    assert scores["rl", "pass@1"] == 1.0

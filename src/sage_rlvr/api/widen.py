@@ -109,8 +109,7 @@ def sample_both(
     if out is None:
         out = RUNS / "widen" / "-".join(slug(Path(word).stem) for word in (base, rl, task or str(options["world"])))
     heats = list(dict.fromkeys((temperature, *base_temperatures)))
-    own = {"server": base_server, "server_model": base_server_model}
-    of_base = {**options, **{name: value for name, value in own.items() if value is not None}}
+    of_base = {**options, "server_model": base_server_model, "server": base_server or options.get("server")}
 
     def store(policy: str, name: str, t: float, shared: Mapping[str, Any]) -> Path:
         path = out / "samples" / f"{name}-T{t:g}"

@@ -74,7 +74,8 @@ class Widen(Command):
 
     def execute(self, session: Session) -> int:
         """Sample both policies and compare them. Returns the exit code of `compare`."""
-        from sage_rlvr.api.widen import BASE_TEMPERATURES, TAKEN, sample_both
+        from sage_rlvr.api.widen import TAKEN, sample_both
+        from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
         heats = BASE_TEMPERATURES if self.base_temperatures is None else self.base_temperatures
         options = {name: getattr(self, name) for name in TAKEN if hasattr(self, name)}

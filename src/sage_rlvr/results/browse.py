@@ -2,19 +2,23 @@
 
     read_completions(["runs/grpo/completions"], Choice(wanted=("accuracy_reward",)))
 
-Read `Completions` first. Every format that `compare` reads row by row is read by its reader; scores need not be 0 or 1 here, and a
-completion may have none.
+Read `Completions` first; `index_of` and `entries_of` are the values of the page. A file is read by the reader of `compare` for its
+format; scores need not be 0 or 1 here, and a completion may have none.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sage_rlvr.errors import DataError
+from sage_rlvr.escaping import visible
 from sage_rlvr.verdicts.files import rows_in, shortest
 from sage_rlvr.verdicts.readers import Choice, RowFile, reader_of, reads
 from sage_rlvr.verdicts.readers.fields import Fields, gold_text, messages_text, sample_field
@@ -22,6 +26,8 @@ from sage_rlvr.verdicts.readers.rows import Group
 
 RIGHT, WRONG, UNDECIDED, UNSCORED, GRADED = "rwung"
 """The code of a completion, one letter; a capital letter if it was cut at the length limit."""
+SHORT = 140  # characters of a problem in the table
+COMMON = 24  # characters that all prompts begin with, from which on the table omits them
 SKIPPED = (".html", ".md", ".py", ".yaml", ".yml", ".txt", ".log", ".safetensors", ".bin", ".pt", ".npz")
 
 
@@ -34,7 +40,7 @@ class Column:
 
 
 @dataclass
-class Problem:
+class BrowsedProblem:
     """A problem. gold: None if no row has it; cells: column -> (code, text, note) of each completion, in order; scores: column ->
     the finite scores of its completions."""
 
@@ -51,7 +57,7 @@ class Completions:
     """The completions of all files. problems: (task, id) -> problem, in order of appearance; score: what counts as right, by
     file; skipped: files of the folders that no reader knows."""
 
-    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    problems: dict[tuple[str, str], BrowsedProblem] = field(default_factory=dict)
     score: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
 
@@ -85,9 +91,11 @@ class Completions:
         scores = ", ".join(dict.fromkeys(self.score.values()))
         return f"{', '.join(sizes)}: {', '.join(shares)}. Right is by {scores}."
 
-    def add(self, key: tuple[str, str], column: Column, row: tuple[str, str | None, str], score: float | None = None) -> Problem:
+    def add(
+        self, key: tuple[str, str], column: Column, row: tuple[str, str | None, str], score: float | None = None
+    ) -> BrowsedProblem:
         """Add a completion (code, text, note) with its score, if it has one. Return its problem."""
-        problem = self.problems.setdefault(key, Problem(id=key[1], task=key[0]))
+        problem = self.problems.setdefault(key, BrowsedProblem(id=key[1], task=key[0]))
         problem.cells.setdefault(column, []).append(row)
         if score is not None and math.isfinite(score):
             problem.scores.setdefault(column, []).append(score)
@@ -271,3 +279,64 @@ def _add_store(made: Completions, source: _Source) -> None:
 
 def _many(n: int, word: str) -> str:
     return f"{n:,} {word}" + "s" * (n != 1)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# values of the page
+
+
+def index_of(made: Completions) -> dict[str, Any]:
+    """Return everything of a page but its texts, as JSON values. The entries of `entries_of` are numbered from 0."""
+    columns = made.columns
+    places = {column: i for i, column in enumerate(columns)}
+    arms = list(dict.fromkeys(column.arm for column in columns))
+    several, prefix = len({one.task for one in made.problems.values()}) > 1, _prefix(made)
+    problems, cells, entry = list[list[Any]](), list[list[Any]](), 0
+    for place, problem in enumerate(made.problems.values()):
+        name, asked = _named(problem, prefix)
+        task = f"{problem.task}: " if several else ""
+        problems.append([visible(task + name), visible(asked), visible(_short(problem.gold or "")), entry])
+        for column in sorted(problem.cells, key=places.__getitem__):
+            entry += 1
+            codes = "".join(code for code, _, _ in problem.cells[column])
+            scores = problem.scores.get(column, []) if GRADED in codes.lower() else []
+            cells.append([place, places[column], codes, entry, round(float(np.mean(scores)), 3) if scores else None])
+        entry += 1
+    shown = [[arms.index(column.arm), column.step] for column in columns]
+    cut = any(code.isupper() for _, _, codes, _, _ in cells for code in codes)
+    return {"arms": list(map(visible, arms)), "columns": shown, "problems": problems, "cells": cells, "cut": cut}
+
+
+def entries_of(made: Completions) -> Iterator[Any]:
+    """Yield the texts of a page as JSON values: an entry of each problem, then one of each of its cells."""
+    places = {column: i for i, column in enumerate(made.columns)}
+    for problem in made.problems.values():
+        yield {"prompt": problem.prompt or problem.id * _is_prompt(problem), "gold": problem.gold}
+        yield from ([row[1:] for row in problem.cells[column]] for column in sorted(problem.cells, key=places.__getitem__))
+
+
+def _prefix(made: Completions) -> int:
+    """The number of characters that all prompts begin with, up to a word: a system prompt tells no problem from another."""
+    prompts = [problem.prompt or problem.id for problem in made.problems.values()]
+    first, last = min(prompts), max(prompts)  # what these two begin with, all between them do
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    word = len(re.split(r"\s", first[:same])[-1])
+    return same - word if len(prompts) > 1 and same >= COMMON else 0
+
+
+def _named(problem: BrowsedProblem, prefix: int) -> tuple[str, str]:
+    """The id of a problem, "" if that is its prompt, and the beginning of its prompt."""
+    asked = problem.prompt or problem.id
+    if _is_prompt(problem) or problem.id == problem.prompt:
+        return "", _short(asked[prefix:])
+    return _short(problem.id), _short(problem.prompt[prefix:])
+
+
+def _is_prompt(problem: BrowsedProblem) -> bool:
+    """Whether the id of a problem is its prompt, as in logs that have no ids."""
+    return not problem.prompt and (len(problem.id) > SHORT or bool(re.search(r"\s", problem.id)))
+
+
+def _short(text: str) -> str:
+    words = " ".join(text[: 4 * SHORT].split())
+    return words if len(words) <= SHORT else words[: SHORT - 1] + "\u2026"

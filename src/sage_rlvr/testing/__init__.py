@@ -1,7 +1,7 @@
 """The laws that a part must satisfy, as functions that raise AssertionError; for users' parts too.
 
 Read guides.py (laws of a guide), parts.py (laws of advantages, surrogates and the other parts) and method.py (laws of a complete
-method). tried.py has the signals on which the laws are tested.
+method). tried.py has the signals on which the laws are tested; rewards.py audits a reward function.
 
     from sage_rlvr.testing import check_guide, check_method
     check_guide(MyGuide())                    # AssertionError names the violated law
@@ -33,6 +33,7 @@ from sage_rlvr.testing.parts import (
     check_schedule,
     check_surrogate,
 )
+from sage_rlvr.testing.rewards import check_reward
 from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, signals, unholed, value_of
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "check_recipe",
     "check_reduction",
     "check_repeats",
+    "check_reward",
     "check_rollout_plan",
     "check_rows_apart",
     "check_schedule",

@@ -5,12 +5,17 @@ script.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm.auto import tqdm
 
 from sage_rlvr.core.describe import anchor_lines, described_on_engine
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.names import AUDIT
 from sage_rlvr.training.engines import sampling_warning
 from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
 from sage_rlvr.training.trl.card import truncated
@@ -35,6 +40,22 @@ def open_training(trainer: PolicyTrainer, resumed: Any) -> None:
     prompt = "" if begin else first_prompt(trainer)
     setting = setting_on_trl(trainer.model, trainer.args, trainer.accelerator, trainer.changed_in)
     announce(trainer.note, setting, objective=objective(trainer), prompt=prompt, begin=begin, tell=trainer.tell)
+
+
+def audit_rewards(trainer: PolicyTrainer, options: Mapping[str, Any]) -> None:
+    """Audit the reward of `trainer` on its training rows, on the first rank. Raise ConfigError on all ranks if a check fails."""
+    complaint = problem = ""
+    if trainer.is_world_process_zero():
+        rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
+        try:
+            complaint, line = import_module(AUDIT).audit_trainer(rewards, trainer.train_dataset, options)
+            if not complaint:
+                trainer.note(line)
+        except ConfigError as error:
+            problem = str(error)
+    failed = torch.tensor(float(bool(complaint or problem)), device=trainer.accelerator.device)
+    if trainer.accelerator.reduce(failed, reduction="sum"):
+        raise ConfigError(problem or f"{complaint}\nSageTrainer: the audit of the reward failed; mend it, or omit audit")
 
 
 def steps_before(resumed: Any) -> int:

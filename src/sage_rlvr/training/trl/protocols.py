@@ -35,6 +35,7 @@ class TrlTrainer(Protocol):
     """The tokenizer, or a processor that holds it."""
     train_dataset: Any
     reward_funcs: list[Any]
+    reward_func_names: list[str]
     accelerator: Any
     args: Any
     """The `GRPOConfig`."""

@@ -73,7 +73,7 @@ from sage_rlvr.training.trl.card import facts
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
 from sage_rlvr.training.trl.first_tokens import first_token_rollouts
 from sage_rlvr.training.trl.given import admitted_anchor, check_data, check_keywords, check_kinds
-from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
+from sage_rlvr.training.trl.opening import SCRIPT, audit_rewards, open_training, to_stderr
 from sage_rlvr.training.trl.protocols import Inputs, ReferenceAnswer
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.release import check_engine
@@ -108,6 +108,10 @@ class SageTrainer(GRPOTrainer):
     rewards stand in place of the reward functions'. Default: that of the first reward function that has one.
     `state_class`: a function of the completion so far -> the class of the state behind it, read by the guide `Place`. Default:
     that of the first reward function that has one.
+
+    `audit`: True audits the reward function on the training rows before the first step, as `sage-rlvr audit --reward` does, and
+    raises ConfigError with what it finds; a mapping passes options: "reward" (the name of the one that judges answers, if there
+    are several), gold, right_from, problems and so on.
     """
 
     reference: Reference | None  # None without a KL
@@ -126,6 +130,7 @@ class SageTrainer(GRPOTrainer):
         reference_answer: ReferenceAnswer | None = None,
         state_class: StateClass | None = None,
         base_counts: BaseCounts | None = None,
+        audit: bool | Mapping[str, Any] = False,
         **kwargs: Any,
     ) -> None:
         check_keywords(kwargs)
@@ -160,6 +165,7 @@ class SageTrainer(GRPOTrainer):
         self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
         self.note: Callable[[str], None] = to_stderr  # where the opening goes
         self.changed_in, self._opened = SCRIPT, False
+        self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else dict(audit)
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         self._reasons = ReasonWatch(self._tell_reason, limit="max_completion_length")
         with chosen_reference(self, named, base_model):
@@ -283,6 +289,8 @@ class SageTrainer(GRPOTrainer):
         """GRPOTrainer's; the first call prints the objective, the setting and the first prompt."""
         if not self._opened:
             self._opened = True
+            if self._audit is not None:
+                audit_rewards(self, self._audit)
             open_training(self, resume_from_checkpoint)
         if (finished := self._finished(resume_from_checkpoint)) is not None:  # transformers would train one step more
             folder, state = finished
