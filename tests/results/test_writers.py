@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +172,11 @@ def test_trackio_has_scores_verdict_and_picture(monkeypatch: pytest.MonkeyPatch,
     env = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    read = "import json, trackio; run, = [r for r in trackio.Api().runs('mine')]; print(json.dumps(sorted(run.history()[0])))"
-    done = subprocess.run([sys.executable, "-c", read], env=env, capture_output=True, text=True)
-    assert {"compare/rl/pass@8", "compare/verdict", "compare/passk"} <= {*json.loads(done.stdout.splitlines()[-1])}, done.stderr
+    with closing(sqlite3.connect(tmp_path / "trackio" / "mine.db")) as stored:
+        ((name, text),) = stored.execute("select run_name, metrics from metrics").fetchall()
+    logged = json.loads(text)
+    assert name == "rl-s0" and {"compare/rl/pass@8", "compare/verdict", "compare/passk"} <= logged.keys()
+    assert (tmp_path / "trackio" / "media" / logged["compare/passk"]["file_path"]).read_bytes().startswith(b"\x89PNG")
 
 
 def test_names_of_scores_have_task_and_temperature_only_if_there_are_several() -> None:
