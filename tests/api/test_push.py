@@ -15,6 +15,7 @@ import sage_rlvr
 from command import call
 from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.hashes import NO_RESULTS
 from sage_rlvr.training.model_card import facts_of, render
 
 Recipe = Callable[..., Path]
@@ -97,6 +98,22 @@ def test_push_uploads_policy_and_card(run: Path, hub: type[Hub], capsys: pytest.
 def test_push_from_python_takes_a_run(run: Path, hub: type[Hub]) -> None:
     assert sage_rlvr.push(run, "owner/name").endswith("/commit/1")
     assert hub.calls[0][1]["private"] is False
+
+
+def test_push_writes_results_into_the_card_that_it_uploads(hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, right in (("base", 1), ("rl", 3)):
+        Path(f"{name}.jsonl").write_text("".join(f'{{"id": {i}, "n": 4, "c": {right}}}\n' for i in range(20)))
+    Path("policy").mkdir()
+    Path("policy/config.json").write_text("{}")
+    Path("policy/README.md").write_text(f"---\ntags:\n- mine\n---\n\nMine.\n\n{NO_RESULTS}\n")
+    assert call("push", "policy", "owner/name", "--results", "base.jsonl", "none.jsonl") == 2 and not hub.calls
+    assert call("push", "policy", "owner/name", "--results", "base.jsonl", "rl.jsonl") == 0
+    card = huggingface_hub.ModelCard.load("policy/README.md")
+    assert card.data.model_name == "name" and card.data.tags == ["mine"]
+    shown = {one.metric_name: one.metric_value for one in card.data.eval_results}
+    assert shown == {"pass@1": 0.75, "pass@2": 1, "pass@4": 1}
+    assert "rl is better at k = 1 to 3; whether it solves more than base" in card.text and "Mine." in card.text and NO_RESULTS not in card.text
 
 
 @pytest.mark.parametrize("name", ["name", "owner/", "a/b/c"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.extras import explained
 from sage_rlvr.models.folders import NAMED, adapter_base
-from sage_rlvr.runs import is_run
+from sage_rlvr.runs import is_run, write_text_atomic
 
 if TYPE_CHECKING:
+    from sage_rlvr.api.compare import Comparison
     from sage_rlvr.api.train import Run
 
 
 @explained
-def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) -> str:
+def push(
+    run: str | PathLike[str] | Run, repo: str, *, private: bool = False, results: Comparison | Sequence[str] = ()
+) -> str:
     """Upload the trained policy of a run and its model card to the Hub, as `sage-rlvr push` does.
 
         push("runs/maxrl", "owner/maxrl")
@@ -27,19 +31,26 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
         run: A finished run of any engine: its directory, or the result of `train`. Or a policy folder with a card.
         repo: The repository, owner/name.
         private: Create the repository as a private one.
+        results: The evaluations of the base and of this policy, as arms of `compare`, or their comparison. The card gets the
+            verdict, and pass@k with intervals as the metadata that the Hub displays.
 
     Returns:
         The URL of the commit.
 
     Raises:
         ConfigError: If there is no policy or card, or the Hub rejects the upload.
+        DataError: If the evaluations cannot be compared.
     """
+    from sage_rlvr.api.compare import Comparison, compare
     from sage_rlvr.models.hashes import README
     from sage_rlvr.training.state import POLICY_FILES  # torch
 
     folder = policy_to_push(Path(run))
     if repo.count("/") != 1 or not all(repo.split("/")):
         raise ConfigError(f"{repo!r}: write the repository of the Hub as owner/name")
+    if results:
+        found = results if isinstance(results, Comparison) else compare(*results)
+        write_results(folder / README, found, repo.partition("/")[2])
     from huggingface_hub import HfApi  # of the extra train
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -58,6 +69,15 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
             "somebody who may write there, then run the same command again"
         ) from error
     return str(commit)
+
+
+def write_results(card: Path, found: Comparison, name: str) -> None:
+    """Write the results of a comparison into a model card, in place of earlier ones."""
+    from sage_rlvr.results.writers.card import with_results
+
+    with found.results.believed():
+        made = with_results(card.read_text(encoding="utf-8"), found.results, found.findings, name)
+    write_text_atomic(card, made)
 
 
 def policy_to_push(run: Path) -> Path:

@@ -18,6 +18,7 @@ from sage_rlvr.progress import reporting
 if TYPE_CHECKING:
     from sage_rlvr.api.compare import Comparison
     from sage_rlvr.results.rejudged import Rejudged
+    from sage_rlvr.results.writers.trackers import Target
     from sage_rlvr.verdicts.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
@@ -80,6 +81,14 @@ class Compare(Command):
     out: Path | None = None
     """Also write the page, the figures and summary.json into this folder, or next to this .html file; or only the picture of pass@k
     into this .svg, .png or .pdf file."""
+    to: tuple[Literal["eee"], Path] | None = None
+    """Also write the scores for other programs: `--to eee DIR`, one file per policy by the schema of Every Eval Ever 0.3. The name
+    of a policy is its model id (Qwen/Qwen3-8B=rl.jsonl)."""
+    log_to: tuple[str, ...] = ()
+    """Also log scores, verdict and picture to runs of trackers: tensorboard=FOLDER, wandb=[ENTITY/]PROJECT/RUN,
+    trackio=PROJECT/RUN, or a run directory with report_to."""
+    github_summary: bool = False
+    """Also append the verdict and the table to the summary of the running step of GitHub Actions ($GITHUB_STEP_SUMMARY)."""
     json: bool = False
     """Print the verdicts as JSON instead of text (schema: docs/reference/verdict.schema.json)."""
     fail_on: tuple[str, ...] = ()
@@ -91,6 +100,7 @@ class Compare(Command):
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores
 
         self._check_taken()
+        targets = self._targets()
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
@@ -119,6 +129,7 @@ class Compare(Command):
                 session.say(*patterns(results))
             if self.out is not None:
                 (session.note if self.json else session.say)(self._written(comparison, self.out))
+            self._send(session, comparison, targets)
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
@@ -173,9 +184,41 @@ class Compare(Command):
         kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
         return f"\npage     {page.written[0]}\nfigures  {page.written[0].parent}/figures/*.{kinds}"
 
+    def _targets(self) -> list[Target]:
+        """The runs of --log-to, and whether there is a step of --github-summary, checked before anything is read."""
+        if self.github_summary:
+            from sage_rlvr.results.writers.markdown import summary_file
+
+            summary_file()
+        if not self.log_to:
+            return []
+        from sage_rlvr.results.writers.trackers import targets_of
+
+        return [target for word in self.log_to for target in targets_of(word)]
+
+    def _send(self, session: Session, comparison: Comparison, targets: Sequence[Target]) -> None:
+        """Write for Every Eval Ever, GitHub and trackers."""
+        tell = session.note if self.json else session.say
+        if self.to is not None:
+            from sage_rlvr.results.writers.eee import write_eee
+
+            files = write_eee(comparison.results, comparison.findings.verdicts, self.to[1])
+            tell("", *(f"eee      {file}" for file in files))
+        if self.github_summary:
+            from sage_rlvr.results.writers.markdown import append_to_summary, brief_markdown
+
+            tell(f"summary  {append_to_summary(brief_markdown(comparison.results, comparison.findings))}")
+        if targets:
+            from sage_rlvr.api.report import logged_of
+
+            logged = logged_of(comparison)
+            for target in targets:
+                target.log(logged)
+                tell(f"logged   {target.tracker} {target.place}")
+
     def _check_taken(self) -> None:
         """Raise ConfigError if no arm is left, because an option with several words took all of them."""
-        words = {"--correct": self.correct, "--chance": self.chance, "--fail-on": self.fail_on}
+        words = {"--correct": self.correct, "--chance": self.chance, "--fail-on": self.fail_on, "--log-to": self.log_to}
         taken = [(option, values) for option, values in words.items() if len(values) > 1]
         if taken and not self.arms:
             option, values = taken[-1]

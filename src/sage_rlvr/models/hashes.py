@@ -26,6 +26,8 @@ from sage_rlvr.safe_io import MIB, read_json, understood
 from sage_rlvr.tasks.pinned import cache_folder
 
 README = "README.md"
+NO_RESULTS = "This card contains no evaluation; for pass@k with intervals run `sage-rlvr eval` and `sage-rlvr compare`."
+"""The last line of a card until `push --results` puts an evaluation in its place."""
 CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
 WEIGHTS = "*.safetensors"
 TEMPLATE = "chat_template.jinja"

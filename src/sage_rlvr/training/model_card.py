@@ -17,7 +17,7 @@ from sage_rlvr.core.anchor import Anchor, is_sampled
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.models.folders import EMBEDDED, long_name
-from sage_rlvr.models.hashes import CARD
+from sage_rlvr.models.hashes import CARD, NO_RESULTS
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.models.smollm2_names import HUB_ID, LONG_NAMES
 from sage_rlvr.runs import installed
@@ -125,7 +125,7 @@ def render(card: dict[str, Any]) -> str:
         *(f"| {card['settings']} | |", "|---|---|"),
         *(f"| {name} | {json.dumps(value)} |" for name, value in card["arguments"].items()),
         *("", "Versions: " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + ".", ""),
-        "This card contains no evaluation; for pass@k with intervals run `sage-rlvr eval` and `sage-rlvr compare`.",
+        NO_RESULTS,
         "",
     ]
     return "\n".join(lines)

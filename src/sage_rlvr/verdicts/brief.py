@@ -25,7 +25,7 @@ from sage_rlvr.verdicts.verdict_text import (
     unlocked,
 )
 
-MORE = "More: --full (the files, every k, reliability, power), --out page (the same with pictures), --out passk.svg (one picture)."
+MORE = "More: --full (all that was read and compared), --out page (the same with pictures), --out passk.svg (one picture)."
 FLOOR = "chance floor"
 INTERVALS = "95 % intervals"
 

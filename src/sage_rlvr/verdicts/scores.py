@@ -70,6 +70,11 @@ class ProblemScores:
         """Return whether all problems have the same number of samples and are independent."""
         return self.sizes is None and not self.cluster
 
+    @property
+    def knows_temperature(self) -> bool:
+        """Whether the temperature is that of a store or of rows, and not the assumed 1."""
+        return not self.tables or any(table.group.temperature is not None for table in self.tables)
+
     def passes(self, ks: Sequence[int]) -> Floats:
         """pass@k of each seed and problem, (S, N, K); the unbiased estimate for samples."""
         if self.n is None:

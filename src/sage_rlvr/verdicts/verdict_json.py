@@ -42,12 +42,6 @@ def _file_tree(given: GivenRows) -> dict[str, Any]:
     }
 
 
-def _has_temperature(one: CurveVerdict) -> bool:
-    """Return whether a temperature is known: if a side is a sample store, or a row of a file has one."""
-    sides = one.a.tables, one.b.tables
-    return not all(sides) or any(table.group.temperature is not None for tables in sides for table in tables)
-
-
 def _all_right_tree(one: AllRight) -> dict[str, Any]:
     sides = {"control": one.control, "arm": one.arm, "difference": one.gap.difference}
     return {"k": one.k, **{name: asdict(side) for name, side in sides.items()}, "p": one.gap.p, "outcome": one.gap.outcome}
@@ -84,7 +78,7 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
         "arm": arm.arm,
         "control": one.b.arm,
         "task": arm.task,
-        "temperature": arm.temperature if _has_temperature(one) else None,
+        "temperature": arm.temperature if arm.knows_temperature or one.b.knows_temperature else None,
         "problems": len(arm.problems),
         "n": arm.n,
         "seeds": list(arm.seeds),

@@ -129,9 +129,12 @@ class Push(Command):
     """The repository on the Hub, owner/name; it is created if needed."""
     private: bool = False
     """Create the repository as a private one."""
+    results: tuple[str, ...] = ()
+    """The evaluations of the base and of this policy, as in compare: BASE POLICY. The card gets the verdict, and pass@k with
+    intervals as metadata that the Hub displays."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.push import push
 
-        session.say(push(self.run, self.repo, private=self.private))
+        session.say(push(self.run, self.repo, private=self.private, results=self.results))
         return 0
