@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,13 @@ def statements(file: Path) -> int:
     return sum(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in nodes)
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name.replace(" ", "-"))
+def as_case(door: Door) -> Any:
+    """What loads torch takes seconds."""
+    marks = [] if "torch" in door.without else [pytest.mark.slow]
+    return pytest.param(door, id=door.name.replace(" ", "-"), marks=marks)
+
+
+@pytest.mark.parametrize("door", map(as_case, DOORS))
 def test_a_door_loads_no_more_than_its_ceiling(door: Door) -> None:
     found, modules, loaded = opened(door)
     assert found <= door.ceiling, f"{door.name}: {found:,} statements in {modules} modules, and {door.ceiling:,} are allowed"

@@ -199,6 +199,7 @@ def test_q_of_the_current_policy_trains_other_weights(q: str):
     assert distance(by_file(BUSY, True, changed), *by_loop(BUSY, True)) > 10 * TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(sys, "argv", [str(FILE), "--steps", "1", "--seed", "4"])
     module().main()

@@ -38,6 +38,7 @@ Capture = pytest.CaptureFixture[str]
 # ---- what works
 
 
+@pytest.mark.slow  # tests/api/test_api.py calls the same commands beside its functions
 def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_policy: Path, capsys: Capture) -> None:
     for arm, method in {"grpo": "{name: grpo}", "free": "{name: no_kl}"}.items():
         assert call("train", write_recipe(method, name=f"{arm}.yaml")) == 0

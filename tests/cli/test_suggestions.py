@@ -212,8 +212,9 @@ def options_of(command: str) -> set[str]:
 
 @functools.cache
 def sources() -> dict[Path, tuple[ast.AST, ...]]:
-    """The nodes of each file of the package."""
-    return {path: tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in sorted(PACKAGE.rglob("*.py"))}
+    """The nodes of each file of the package that names a command or suggests one."""
+    files = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path: tuple(ast.walk(ast.parse(text))) for path, text in files.items() if re.search(r"sage-rlvr|suggest\(", text)}
 
 
 def test_commands_with_arguments_are_made_by_suggest_alone() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,19 +161,30 @@ def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, li
     assert itself.difference.value <= 1e-12 and itself.outcome != "better"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    out = write_sweep(tmp_path / "sweep")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with an envelope; tests that change it take `folder`."""
+    out = write_sweep(tmp_path_factory.mktemp("envelopes") / "sweep")
     facts = json.loads((out / "design.json").read_text())
     facts |= {"baselines": {RIVALS: ["grpo", "grpo_beta0.1"]}, "oracle": "no_kl", "control": "grpo"}
     (out / "design.json").write_text(json.dumps(facts))
     return out
 
 
-def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
-    results = read_results(str(folder))
+@pytest.fixture(scope="module")
+def rows(made: Path) -> Any:
+    """Every comparison of that sweep."""
+    return compare(read_results(str(made)))
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "sweep")
+
+
+def test_rows_room_and_summary_of_a_folder(made: Path, rows: Any) -> None:
+    results = read_results(str(made))
     assert results.design.candidates == ("SAGE-Branch",)  # neither rivals, nor the ceiling, nor added controls
-    rows = compare(results)
     primary = [row for row in rows if row.family == "primary"]
     assert {(row.b == RIVALS, row.metric.k, row.metric.at) for row in primary} == {
         (mine, k, "mixture") for mine in (True, False) for k in (8, results.k)
@@ -198,9 +211,9 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     assert second["own"] - second["best"] == pytest.approx(found.comparison.difference.value)
 
 
-def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Path) -> None:
+def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(made: Path) -> None:
     """A grid over the weights of all policies finds no better mixture; without base and guesser the candidate's lead is larger."""
-    results = read_results(str(folder))
+    results = read_results(str(made))
     (envelope,) = results.design.baselines
     metric = Metric(k=8, at="mixture")
     arms, record = results.table.exact().where(task="").by_arm(), results.base_record
@@ -264,9 +277,9 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
         assert row.comparison.over == "training seeds" and row.comparison.difference.n == 3
 
 
-def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
+def test_an_envelope_is_read_over_the_seeds_that_all_have(made: Path) -> None:
     """The arm has three training seeds and a rival two; with no seed in common there is no row."""
-    results = read_results(str(folder))
+    results = read_results(str(made))
     (envelope,) = results.design.baselines
     metric = Metric(k=results.k, at="mixture")
 
@@ -306,8 +319,8 @@ def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
         DesignSpec(title="t", seeds=(0,), arms={"grpo": "grpo", "no_kl": "no_kl"}, control="grpo", **given)  # type: ignore[arg-type]
 
 
-def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
-    before = {(row.b, row.metric): row for row in compare(read_results(str(folder))) if row.family == "primary"}
+def test_discarded_candidates_weaken_the_correction(folder: Path, rows: Any) -> None:
+    before = {(row.b, row.metric): row for row in rows if row.family == "primary"}
     tested = [row for row in before.values() if math.isfinite(row.comparison.p)]
     facts = json.loads((folder / "design.json").read_text()) | {"discarded": ["rft", "replay"]}
     (folder / "design.json").write_text(json.dumps(facts))
@@ -331,9 +344,8 @@ def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
         DesignSpec(**plain, baselines={"E": ("a",)}, discarded=("b",))
 
 
-def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:
-    rows = [row for row in compare(read_results(str(folder))) if row.family == "primary"]
+def test_what_cannot_be_read_is_said_without_a_number(rows: Any) -> None:
     blank = unknown(Reason.NO_COMMON_RANGE)
-    said = answer([replace(row, comparison=blank) for row in rows])
+    said = answer([replace(row, comparison=blank) for row in rows if row.family == "primary"])
     assert said.startswith("No claim about methods. ") and "cannot be told (no common range of pass@1): SAGE-Branch" in said
     assert "nan" not in said

@@ -76,7 +76,7 @@ def kept(folder: Path, step: int) -> Answers:
 
 @pytest.mark.parametrize(
     "method",
-    [RFT, REPLAY, *(pytest.param(method, marks=pytest.mark.slow) for method in (EXIT, DPH, COMPOSED))],
+    [RFT, *(pytest.param(method, marks=pytest.mark.slow) for method in (REPLAY, EXIT, DPH, COMPOSED))],
     ids=["rft", "replay", "expert_iteration", "dph", "composed"],
 )
 def test_a_killed_run_ends_as_one_that_was_not(write_recipe: Recipe, tmp_path: Path, method: str) -> None:

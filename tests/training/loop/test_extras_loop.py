@@ -93,6 +93,7 @@ def test_dropout_changes_only_the_advantages(write_recipe: Recipe) -> None:
     assert b["advantage/zero_frac"] > a["advantage/zero_frac"] and not torch.equal(weights(twin), weights(dropping))
 
 
+@pytest.mark.slow  # tests/cli/test_plugins.py has a method of a plugin; the laws of this one are above
 def test_the_plugin_trains_by_name(tmp_path: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--steps", "1", "--rollout.prompts_per_step", "2", "--rollout.group_size", "4", "--model", str(warm_policy)]
     with registries_restored():

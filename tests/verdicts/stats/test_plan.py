@@ -40,7 +40,7 @@ def test_published_sizes():
     assert detectable(math.sqrt(2) * 0.01, 10) <= 0.015 < detectable(math.sqrt(2) * 0.01, 9)
 
 
-@pytest.mark.parametrize("problems", [30, 60, 134])
+@pytest.mark.parametrize("problems", [30, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 134))])
 def test_the_plan_without_a_pilot_is_found_four_times_in_five(problems):
     """0/1 outcomes that differ on 10 % of the problems, or on as many as the difference needs, judged by the interval itself."""
     design = EvaluationSize(problems=problems, samples=1, seeds=1)
