@@ -323,3 +323,18 @@ def test_scores_per_sample_of_lighteval() -> None:
     found = read_evaluation(Path("details.parquet")).tables[0]
     assert list(solved(found).values()) == list(FOUR.values()) and found.right is not None
     assert found.right[1].tolist() == [True, False, True, False]
+
+
+def test_a_judge_reads_one_result_of_every_eval_ever() -> None:
+    two = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | {"evaluation_result_id": "sums.f1"} for row in rows]))
+    found = compare(str(two), judge="last_number").results.table.rows[0]
+    assert (found.n, found.values.tolist()) == (4, list(FOUR.values()))
+
+
+def test_one_policy_with_training_seeds_and_temperatures(capsys: Capture) -> None:
+    rows = [row | {"temperature": heat} for heat, c in ((0.5, [4, 8, 2, 5]), (1.0, [3, 6, 1, 2])) for row in counts(c)]
+    code, out, err = run(capsys, write("heats.jsonl", *rows))
+    assert code == 0 and "T = 0.5: heats solves 59.4%" in out and "T = 1: heats solves 37.5%" in out, err
+    seeds = [write(f"s{i}.jsonl", *counts([i, 3, 4, 8])) for i in range(3)]
+    code, out, err = run(capsys, f"grpo={','.join(seeds)}")
+    assert code == 0 and "95 % interval at each k" in out, err
