@@ -32,7 +32,8 @@ class Compare(Command):
     The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of another program:
     docs/reference/rows.md), a folder of such logs (TRL's completions/), a record (.npz), a run directory, a sample store,
     "embedded", or NAME=PATH[,PATH...]; several paths are training seeds of one method, or sample stores of one policy at several
-    temperatures. FILE@WORD selects the rows of one step, arm or task. One file of rows is described by itself. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
+    temperatures. FILE@WORD selects the rows of one step, arm or task. One file of rows is described by itself. For a folder of
+    `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     """The arms, the control first: PATH, FILE@WORD or NAME=PATH[,PATH...]; one file of rows, which is described by itself; or one
