@@ -48,7 +48,7 @@ def traces(file: RowFile, choice: Choice) -> FileRows:
     scores = [_scores(trace) for _, trace in kept]
     columns = candidates(scores, (), file.path, every=True)
     name = choice.of(columns, file.path, columns=columns)
-    agents = sorted({name for _, trace in kept if (name := trace.inside("agent").get("name", str))})
+    agents = sorted({agent for _, trace in kept if (agent := trace.inside("agent").get("name", str))})
     if any(episode.inside("run").inside("work").get("type", str) == "train" for episode, _ in kept):
         choice.notes.append(BATCHES.format(file.path))
     for (episode, trace), values in zip(kept, scores, strict=True):
