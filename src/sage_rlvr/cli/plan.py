@@ -72,7 +72,9 @@ class Plan(Command):
             common=self.common,
         )  # fmt: skip
         if not self.from_ and choice != Choice():
-            raise ConfigError("options of files of rows (--correct, --fields, ...): pass them with --from A B")
+            raise ConfigError(
+                "--correct, --right-from, --unscored, --fields, --judge, --common: only for files of rows; pass them with --from A B"
+            )
         read = MeasuredArms.read(self.from_, self.split, choice) if self.from_ else None
         problems, samples = self.problems, self.samples
         if read is not None:
