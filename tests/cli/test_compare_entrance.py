@@ -185,7 +185,7 @@ def test_the_exact_text_is_the_gold() -> None:
 def test_one_file_is_described_by_itself(capsys: Capture) -> None:
     """The published counts of the base: pass@1 .604 and pass@128 .891, pass^8 .386, as `compare` of two files prints them."""
     code, out, err = run(capsys, PUBLISHED / "base.jsonl")
-    assert code == 0 and "base solves 60.4% of 1,060 problems at the first try, and 89.1% in 128 (128 samples each)." in out, err
+    assert code == 0 and "base solves 60.4 % of 1,060 problems at the first try, and 89.1 % in 128 (128 samples each)." in out, err
     assert "pass@1: 0.604 [0.576, 0.633]" in out and "all of 8 right (pass^8): 0.386 [0.360, 0.412]" in out
     assert "in 128 samples 116 of 1,060 problems never solved, 182 always" in out
     tree = json.loads(run(capsys, PUBLISHED / "base.jsonl", "--json")[1])
@@ -323,3 +323,18 @@ def test_scores_per_sample_of_lighteval() -> None:
     found = read_evaluation(Path("details.parquet")).tables[0]
     assert list(solved(found).values()) == list(FOUR.values()) and found.right is not None
     assert found.right[1].tolist() == [True, False, True, False]
+
+
+def test_a_judge_reads_one_result_of_every_eval_ever() -> None:
+    two = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | {"evaluation_result_id": "sums.f1"} for row in rows]))
+    found = compare(str(two), judge="last_number").results.table.rows[0]
+    assert (found.n, found.values.tolist()) == (4, list(FOUR.values()))
+
+
+def test_one_policy_with_training_seeds_and_temperatures(capsys: Capture) -> None:
+    rows = [row | {"temperature": heat} for heat, c in ((0.5, [4, 8, 2, 5]), (1.0, [3, 6, 1, 2])) for row in counts(c)]
+    code, out, err = run(capsys, write("heats.jsonl", *rows))
+    assert code == 0 and "T = 0.5: heats solves 59.4 %" in out and "T = 1: heats solves 37.5 %" in out, err
+    seeds = [write(f"s{i}.jsonl", *counts([i, 3, 4, 8])) for i in range(3)]
+    code, out, err = run(capsys, f"grpo={','.join(seeds)}")
+    assert code == 0 and "95 % interval at each k" in out, err

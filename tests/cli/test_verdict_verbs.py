@@ -199,7 +199,7 @@ def test_sample_stores(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
     assert code == 0 and "d vs a, pass@8 on sums: " in out and "d keeps " in out, err
     assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
-    assert "two arms have the name 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
+    assert "a was passed twice" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
     SampleStore.open("a").note(wanted={"problems": 13, "n": 16})
     code, _, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 2 and "a: has samples of 12 of 13 problems" in err

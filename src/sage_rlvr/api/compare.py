@@ -290,8 +290,8 @@ def comparison_of(
         from sage_rlvr.results.rejudged import key_of_answers
 
         answers = answers_in, key_of_answers(answers_in)
-    choice = choice_of(correct=correct, right_from=right_from, unscored=unscored, fields=fields, judge=judge)
-    choice = replace(choice, answers=answers, floor=floor, common=common)
+    choice = choice_of(correct=correct, right_from=right_from, unscored=unscored, fields=fields, judge=judge, common=common)
+    choice = replace(choice, answers=answers, floor=floor)
     if all(kinds):
         results = read_files(*words, k=k, samples=samples, choice=choice)
     else:
@@ -313,12 +313,12 @@ def comparison_of(
 
 def choice_of(
     *, correct: Sequence[str] = (), right_from: float | None = None, unscored: Unscored | None = None,
-    fields: str | Mapping[str, str] | None = None, judge: str = "",
+    fields: str | Mapping[str, str] | None = None, judge: str = "", common: bool = False,
 ) -> Choice:  # fmt: skip
     """How files of rows are read, from the words of the command. Raises ConfigError for options that cannot be combined."""
     if correct and (judge or fields):
         raise ConfigError(f"--correct {correct[0]}: --{'judge' if judge else 'fields'} says what is correct; omit one of them")
-    choice = Choice(tuple(correct), right_from, unscored=unscored)
+    choice = Choice(tuple(correct), right_from, unscored=unscored, common=common)
     if fields:
         from sage_rlvr.verdicts.readers.named import fields_of
 

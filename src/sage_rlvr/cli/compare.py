@@ -30,10 +30,11 @@ FAILED = 3  # exit code for a broken rule of --fail-on
 class Compare(Command):
     """Compare evaluations of the same problems.
 
-    The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of lm-eval, inspect_ai,
-    lighteval, verl or TRL), a record (.npz), a run directory, a sample store, "embedded", or NAME=PATH[,PATH...]; several paths
-    are training seeds of one method, or sample stores of one policy at several temperatures. FILE@WORD selects the rows of one
-    step, arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
+    The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of another program:
+    docs/reference/rows.md), a folder of such logs (TRL's completions/), a record (.npz), a run directory, a sample store,
+    "embedded", or NAME=PATH[,PATH...]; several paths are training seeds of one method, or sample stores of one policy at several
+    temperatures. FILE@WORD selects the rows of one step, arm or task. One file of rows is described by itself. For a folder of
+    `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     """The arms, the control first: PATH, FILE@WORD or NAME=PATH[,PATH...]; one file of rows, which is described by itself; or one

@@ -49,6 +49,8 @@ class Plan(Command):
     """For files of rows with other columns, as in compare."""
     judge: str | None = None
     """For files of rows with texts: mark every completion here, as in compare."""
+    common: bool = False
+    """For files of rows: only the problems that both have."""
     unscored: Literal["wrong", "omit"] | None = None
     """For files of rows: completions without a score count as wrong, or their problems are left out, as in compare."""
     right_from: float | None = None
@@ -66,10 +68,13 @@ class Plan(Command):
         from sage_rlvr.verdicts.readers import Choice
 
         choice = choice_of(
-            correct=self.correct, right_from=self.right_from, unscored=self.unscored, fields=self.fields, judge=self.judge or ""
-        )
+            correct=self.correct, right_from=self.right_from, unscored=self.unscored, fields=self.fields, judge=self.judge or "",
+            common=self.common,
+        )  # fmt: skip
         if not self.from_ and choice != Choice():
-            raise ConfigError("options of files of rows (--correct, --fields, ...): pass them with --from A B")
+            raise ConfigError(
+                "--correct, --right-from, --unscored, --fields, --judge, --common: only for files of rows; pass them with --from A B"
+            )
         read = MeasuredArms.read(self.from_, self.split, choice) if self.from_ else None
         problems, samples = self.problems, self.samples
         if read is not None:

@@ -114,8 +114,8 @@ def arms_in(items: Sequence[str], *, apart: bool) -> Iterator[tuple[str, str, li
     given: set[str] = set()
     for item, (name, words) in zip(items, named, strict=True):
         label = "" if name else labels[words[0]]
-        if apart and not name and items.count(item) > 1:
-            raise DataError(f"{item} was passed twice, and one file cannot tell two policies apart; pass the file of another")
+        if apart and label in given and items.count(item) > 1:
+            raise DataError(f"{item} was passed twice; pass each policy once")
         if apart and (name or label) in given:
             raise DataError(f"two arms have the name {name or label!r}; pass NAME={item.rpartition('=')[2]} for one of them")
         given.add(name or label)

@@ -48,7 +48,8 @@ class Portrait:
     all_right: pass^k
     vote: maj@k, None without answers; silent: share of samples without an answer
     never, always: problems of which no sample is right, and every one
-    seen: k -> the difference in pass@k that a second file could show, if it is like this one and if it is unrelated
+    seen: k -> the difference in pass@k that a second file could show, if it is like this one and if it is unrelated; None for
+        several training seeds
     """
 
     arm: str
@@ -63,7 +64,7 @@ class Portrait:
     silent: float
     never: int
     always: int
-    seen: Mapping[int, tuple[float, float]]
+    seen: Mapping[int, tuple[float, float]] | None
     chance: Chance | None
 
 
@@ -128,11 +129,12 @@ def _vote(scores: ProblemScores, n: int) -> tuple[int, Interval | None, float]:
     return k, interval, sum(answer is None for answer in flat) / len(flat)
 
 
-def _seen(scores: ProblemScores, n: int) -> dict[int, tuple[float, float]]:
+def _seen(scores: ProblemScores, n: int) -> dict[int, tuple[float, float]] | None:
     """Differences that a second file could show, at 1 and n: of two policies that both solve each problem as often as this one did,
-    drawn anew, and of two whose problems have nothing to do with each other. {} where no difference could be seen."""
+    drawn anew, and of two whose problems have nothing to do with each other. {} where no difference could be seen, None for several
+    training seeds."""
     if len(scores.values) > 1:
-        return {}
+        return None
     rng, rates = np.random.default_rng(SEED), scores.values / scores.samples
     one, two = (replace(scores, values=rng.binomial(scores.samples, rates).astype(float)) for _ in range(2))
     places = rng.permutation(len(scores.problems))
@@ -157,7 +159,7 @@ def lines(results: Results) -> Iterator[str]:
     yield from map(read_line, results.given)
     for one in found:
         yield ""
-        yield from [f"{_on(one, found)}"] if len(found) > 1 else ()
+        yield from [_on(one, found).strip()] if len(found) > 1 else ()
         yield from _numbers(one)
     yield from results.failed
     yield ""
@@ -169,9 +171,9 @@ def lines(results: Results) -> Iterator[str]:
 
 def _headline(one: Portrait) -> str:
     ks = list(one.passes)
-    top = f", and {one.passes[ks[-1]].value:.1%} in {ks[-1]:,}" if len(ks) > 1 else ""
+    top = f", and {100 * one.passes[ks[-1]].value:.1f} % in {ks[-1]:,}" if len(ks) > 1 else ""
     return (
-        f"{one.arm} solves {one.passes[1].value:.1%} of {many(one.problems, 'problem')} at the first try{top} "
+        f"{one.arm} solves {100 * one.passes[1].value:.1f} % of {many(one.problems, 'problem')} at the first try{top} "
         f"({many(one.n, 'sample')} each)."
     )
 
@@ -188,14 +190,14 @@ def _numbers(one: Portrait) -> Iterator[str]:
     if one.all_right[0] > 1:
         yield ALL.format(k=one.all_right[0], score=_bracketed(one.all_right[1]))
     if one.vote is not None:
-        silent = f"; {one.silent:.1%} of the samples have no answer" if one.silent else ""
+        silent = f"; {100 * one.silent:.1f} % of the samples have no answer" if one.silent else ""
         yield VOTE.format(k=one.vote[0], score=_bracketed(one.vote[1]), silent=silent)
     if one.seen:
         texts = [
             " and ".join(f"{values[which]:.3f} in pass@{k}" for k, values in one.seen.items()) for which in (0, 1)
         ]
         yield SEES.format(same=texts[0], apart=texts[1])
-    else:
+    elif one.seen is not None:
         yield UNSEEN
 
 
@@ -222,7 +224,7 @@ def tree(results: Results) -> dict[str, Any]:
             "pass": {str(k): ends(score) for k, score in one.passes.items()}, "simultaneous": one.banded,
             "pass_hat": {str(one.all_right[0]): ends(one.all_right[1])},
             "majority": {} if one.vote is None else {str(one.vote[0]): ends(one.vote[1])}, "never": one.never, "always": one.always,
-            "detectable": {str(k): {"same": same, "unrelated": apart} for k, (same, apart) in one.seen.items()},
+            "detectable": {str(k): {"same": same, "unrelated": apart} for k, (same, apart) in (one.seen or {}).items()},
             "chance": None if one.chance is None else {str(k): one.chance.at(k) for k in one.passes},
         }
         for one in portraits(results)

@@ -24,7 +24,8 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
         results.setdefault(row.need("evaluation_name", str), {}).setdefault(row.get(RESULT, str) or "")
     wanted, name = "", "is_correct"
     if any(len(names) > 1 for names in results.values()):
-        wanted = choice.of([name for names in results.values() for name in names], file.path, "results")
+        named = [name for names in results.values() for name in names]
+        wanted = choice.of(named, file.path, "results") or named[0]  # a judge marks the texts of one of them
     else:
         name = choice.of(SCORES if choice.wanted else SCORES[:1], file.path)
     for row in kept:

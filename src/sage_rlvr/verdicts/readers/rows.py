@@ -217,12 +217,13 @@ def _reader(file: RowFile, choice: Choice) -> RowReader:
 
 
 def _options(choice: Choice) -> tuple[str, ...]:
-    """`--correct`, `--fields`, `--judge`, `--right-from` and `--unscored` as they were passed."""
+    """`--correct`, `--fields`, `--judge`, `--common`, `--right-from` and `--unscored` as they were passed."""
     options = ("--correct", *choice.wanted) if choice.wanted else ()
     if choice.fields:
         options = (*options, "--fields", ",".join(f"{name}={column}" for name, column in choice.fields.items()))
     if choice.judge is not None:
         options = (*options, "--judge", choice.judge.name)
+    options = (*options, "--common") if choice.common else options
     if choice.right_from is not None:
         options = (*options, "--right-from", f"{choice.right_from:g}")
     return (*options, "--unscored", choice.unscored) if choice.unscored else options
@@ -348,7 +349,7 @@ class _Groups:
         score = "correct" if "correct" in row else "score" if "score" in row else ""
         kind = "counts" if "n" in row and ("c" in row or not score) else score  # with a score, only n numbers the samples
         if self.choice.judge is not None:
-            if kind == "counts":
+            if kind == "counts" and "text" not in row:
                 raise DataError(f"{self.file.location(number)}: counts have no texts to judge; omit --judge")
             kind = ""
         if kind != self.kind or not kind:

@@ -48,7 +48,7 @@ def traces(file: RowFile, choice: Choice) -> FileRows:
     scores = [_scores(trace) for _, trace in kept]
     columns = candidates(scores, (), file.path, every=True)
     name = choice.of(columns, file.path, columns=columns)
-    agents = {trace.inside("agent").get("name", str) for _, trace in kept}
+    agents = sorted({agent for _, trace in kept if (agent := trace.inside("agent").get("name", str))})
     if any(episode.inside("run").inside("work").get("type", str) == "train" for episode, _ in kept):
         choice.notes.append(BATCHES.format(file.path))
     for (episode, trace), values in zip(kept, scores, strict=True):
@@ -59,8 +59,12 @@ def traces(file: RowFile, choice: Choice) -> FileRows:
             "text": _reply(trace, nodes), "cut": _is_cut(trace), "step": episode.inside("run").inside("work").get("step", int),
             "prompt": messages_text(data.tree.get("prompt")), "gold": _gold(data.tree.get("answer")),
         }  # fmt: skip
-        arm = {"arm": trace.inside("agent").get("name", str)} if len(agents) > 1 else {}
-        yield trace.number, made | arm | {"score": value_of(values, name) if trace.get("ok", bool) else None}
+        made["score"] = value_of(values, name) if trace.get("ok", bool) else None
+        if len(agents) < 2:
+            yield trace.number, made
+        else:
+            own = trace.inside("agent").get("name", str)
+            yield from ((trace.number, made | {"arm": one}) for one in ([own] if own else agents))
 
 
 def _traces(episode: Fields) -> list[tuple[str, Mapping[str, Any]]]:
