@@ -18,10 +18,10 @@ import yaml
 
 import sage_rlvr
 from command import call
+from sage_rlvr.api.card import with_results
+from sage_rlvr.api.trackers import scores_logged, targets_of
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.results.writers.card import with_results
 from sage_rlvr.results.writers.eee import place_of
-from sage_rlvr.results.writers.trackers import scores_logged, targets_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((Path(__file__).parent / "every_eval_ever" / "eval.schema.json").read_text())
@@ -202,7 +202,7 @@ def test_another_word_is_refused_with_the_forms(word: str, said: str) -> None:
 
 
 def test_a_run_directory_names_its_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sage_rlvr.results.writers import trackers
+    from sage_rlvr.api import trackers
 
     monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "wandb" else name)
     Path("runs/mine").mkdir(parents=True)

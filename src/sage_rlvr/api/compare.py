@@ -95,10 +95,10 @@ class Comparison(Rows):
         Raises:
             DataError: If the comparison is of several tasks.
         """
-        from sage_rlvr.api.report import picture_of
+        from sage_rlvr.api.picture import picture_of
 
         with self.results.believed():
-            return picture_of(self)
+            return picture_of(self.results, self.findings)
 
     @property
     def verdicts(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def push(
 
 def write_results(card: Path, found: Comparison, name: str) -> None:
     """Write the results of a comparison into a model card, in place of earlier ones."""
-    from sage_rlvr.results.writers.card import with_results
+    from sage_rlvr.api.card import with_results
 
     with found.results.believed():
         made = with_results(card.read_text(encoding="utf-8"), found.results, found.findings, name)

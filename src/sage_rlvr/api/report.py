@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sage_rlvr.api.compare import Comparison, Split, paths_of, row_of
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.extras import explained
 from sage_rlvr.results.read import read_results
 from sage_rlvr.results.report import report_of
@@ -16,14 +16,7 @@ from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.results import Results
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from sage_rlvr.render import Page  # matplotlib
-    from sage_rlvr.render.style import Form
-    from sage_rlvr.results.writers.trackers import Logged
-
-PICTURES: dict[str, Form] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
-"""Endings of `compare --out` that write only a picture."""
 
 
 @explained
@@ -92,44 +85,6 @@ def write_page(comparison: Comparison, out: Path) -> Page:
         page.write(file, png=file.parent / "figures")
         page.write_summary(file.parent)
     return page
-
-
-def picture_of(comparison: Comparison) -> Figure:
-    """The picture of pass@k of a comparison, that of its page.
-
-    Raises:
-        DataError: If the comparison is of several tasks.
-    """
-    from sage_rlvr.render import Page  # matplotlib
-
-    return Page(report_of(comparison.results, comparison.findings, brief=True)).picture()
-
-
-def write_picture(comparison: Comparison, out: Path) -> Path:
-    """Write that picture into a file whose name ends with .svg, .png or .pdf."""
-    from sage_rlvr.render.style import file_of
-
-    data = file_of(picture_of(comparison), PICTURES[out.suffix.lower()])
-    with writing("picture", out.parent, 1 << 20):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(data)
-    return out
-
-
-def logged_of(comparison: Comparison) -> Logged:
-    """The comparison as trackers take it."""
-    from sage_rlvr.render.style import file_of
-    from sage_rlvr.results.writers.markdown import brief_markdown
-    from sage_rlvr.results.writers.trackers import Logged, scores_logged
-
-    try:
-        picture = file_of(picture_of(comparison), "png")
-    except DataError:  # of several tasks
-        picture = None
-    return Logged(
-        scores=scores_logged(comparison.scores), verdict=comparison.answer.partition("\n")[0],
-        table=brief_markdown(comparison.results, comparison.findings), picture=picture,
-    )  # fmt: skip
 
 
 def _has_another(folder: Path, results: Results) -> bool:

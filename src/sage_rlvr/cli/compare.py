@@ -17,8 +17,8 @@ from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.api.compare import Comparison
+    from sage_rlvr.api.trackers import TrackerRun
     from sage_rlvr.results.rejudged import Rejudged
-    from sage_rlvr.results.writers.trackers import Target
     from sage_rlvr.verdicts.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
@@ -177,15 +177,16 @@ class Compare(Command):
 
     def _written(self, comparison: Comparison, out: Path) -> str:
         """Write the page or the picture. Returns what was written."""
-        from sage_rlvr.api.report import PICTURES, write_page, write_picture
+        from sage_rlvr.api.picture import PICTURES, write_picture
+        from sage_rlvr.api.report import write_page
 
         if out.suffix.lower() in PICTURES and not out.is_dir():
-            return f"\npicture  {write_picture(comparison, out)}"
+            return f"\npicture  {write_picture(comparison.results, comparison.findings, out)}"
         page = write_page(comparison, out)
         kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
         return f"\npage     {page.written[0]}\nfigures  {page.written[0].parent}/figures/*.{kinds}"
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[TrackerRun]:
         """The runs of --log-to, and whether there is a step of --github-summary, checked before anything is read."""
         if self.github_summary:
             from sage_rlvr.results.writers.markdown import summary_file
@@ -193,11 +194,11 @@ class Compare(Command):
             summary_file()
         if not self.log_to:
             return []
-        from sage_rlvr.results.writers.trackers import targets_of
+        from sage_rlvr.api.trackers import targets_of
 
         return [target for word in self.log_to for target in targets_of(word)]
 
-    def _send(self, session: Session, comparison: Comparison, targets: Sequence[Target]) -> None:
+    def _send(self, session: Session, comparison: Comparison, targets: Sequence[TrackerRun]) -> None:
         """Write for Every Eval Ever, GitHub and trackers."""
         tell = session.note if self.json else session.say
         if self.to is not None:
@@ -210,9 +211,9 @@ class Compare(Command):
 
             tell(f"summary  {append_to_summary(brief_markdown(comparison.results, comparison.findings))}")
         if targets:
-            from sage_rlvr.api.report import logged_of
+            from sage_rlvr.api.trackers import logged_of
 
-            logged = logged_of(comparison)
+            logged = logged_of(comparison.results, comparison.findings)
             for target in targets:
                 target.log(logged)
                 tell(f"logged   {target.tracker} {target.place}")

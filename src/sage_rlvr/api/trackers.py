@@ -15,8 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.api.picture import picture_of
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.results.writers.markdown import brief_markdown
 from sage_rlvr.runs import is_run, read_record
+from sage_rlvr.training.trackers import PROJECT, run_name
+from sage_rlvr.verdicts import sentences
+from sage_rlvr.verdicts.findings import Findings
+from sage_rlvr.verdicts.results import Results
+from sage_rlvr.verdicts.score_rows import score_rows
 
 FORMS = {"wandb": "wandb=[ENTITY/]PROJECT/RUN", "trackio": "trackio=PROJECT/RUN", "tensorboard": "tensorboard=FOLDER"}
 
@@ -37,8 +44,22 @@ class Logged:
     picture: bytes | None
 
 
+def logged_of(results: Results, findings: Findings) -> Logged:
+    """The comparison as trackers take it."""
+    from sage_rlvr.render.style import file_of  # matplotlib
+
+    try:
+        picture = file_of(picture_of(results, findings), "png")
+    except DataError:  # of several tasks
+        picture = None
+    return Logged(
+        scores=scores_logged(score_rows(results)), table=brief_markdown(results, findings), picture=picture,
+        verdict=sentences.paragraphs(findings.rows, results, findings.verdicts)[0],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Target:
+class TrackerRun:
     """One run of a tracker. place: behind the = of its word. step: of a run directory, its last step."""
 
     tracker: str
@@ -61,7 +82,7 @@ def scores_logged(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return made
 
 
-def targets_of(word: str) -> list[Target]:
+def targets_of(word: str) -> list[TrackerRun]:
     """The runs that a word of `--log-to` names.
 
     Raises:
@@ -72,7 +93,7 @@ def targets_of(word: str) -> list[Target]:
         parts = place.split("/")
         if tracker != "tensorboard" and (not all(parts) or len(parts) not in ((2, 3) if tracker == "wandb" else (2,))):
             raise ConfigError(f"--log-to {word}: expected {FORMS[tracker]}")
-        found = [Target(tracker, place)]
+        found = [TrackerRun(tracker, place)]
     elif is_run(Path(word)):
         found = _of_run(Path(word))
     else:
@@ -83,20 +104,18 @@ def targets_of(word: str) -> list[Target]:
     return found
 
 
-def _of_run(run: Path) -> list[Target]:
+def _of_run(run: Path) -> list[TrackerRun]:
     """The trackers of a run directory, by the names that training gave its runs."""
-    from sage_rlvr.training.trackers import PROJECT, run_name
-
     config = read_record(run)["config"]
     names = [name for name in config.get("report_to") or () if name in FORMS]
     if not names:
         forms = ", ".join(FORMS.values())
         raise ConfigError(f"--log-to {run}: this run was reported to no tracker (report_to); name one: {forms}")
     places = {"tensorboard": str(run / "tensorboard")}
-    return [Target(name, places.get(name, f"{PROJECT}/{run_name(run)}"), int(config.get("steps") or 0)) for name in names]
+    return [TrackerRun(name, places.get(name, f"{PROJECT}/{run_name(run)}"), int(config.get("steps") or 0)) for name in names]
 
 
-def _tensorboard(target: Target, logged: Logged) -> None:
+def _tensorboard(target: TrackerRun, logged: Logged) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.text.summary_v2 import text_pb
@@ -113,7 +132,7 @@ def _tensorboard(target: Target, logged: Logged) -> None:
     writer.close()
 
 
-def _wandb(target: Target, logged: Logged) -> None:
+def _wandb(target: TrackerRun, logged: Logged) -> None:
     import wandb
 
     *entity, project, name = target.place.split("/")
@@ -124,7 +143,7 @@ def _wandb(target: Target, logged: Logged) -> None:
     run.finish()
 
 
-def _trackio(target: Target, logged: Logged) -> None:
+def _trackio(target: TrackerRun, logged: Logged) -> None:
     import trackio
 
     project, name = target.place.split("/")
@@ -140,4 +159,4 @@ def _image(data: bytes) -> Any:
     return Image.open(io.BytesIO(data))
 
 
-LOGGERS: Mapping[str, Callable[[Target, Logged], None]] = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}
+LOGGERS: Mapping[str, Callable[[TrackerRun, Logged], None]] = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}

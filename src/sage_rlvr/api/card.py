@@ -34,7 +34,8 @@ def with_results(card: str, results: Results, findings: Findings, name: str) -> 
     made = ModelCard(card, ignore_metadata_errors=True)
     made.data.model_name, made.data.eval_results = name, eval_results(rows, *policies)
     text, _, _ = made.text.replace(NO_RESULTS, "").partition(f"\n{HEADING}\n")
-    made.text = "\n\n".join([text.rstrip(), HEADING, brief_markdown(results, findings).rstrip(), "Compared by `sage-rlvr compare`.\n"])
+    brief = brief_markdown(results, findings).rstrip()
+    made.text = "\n\n".join([text.rstrip(), HEADING, brief, "Compared by `sage-rlvr compare`.\n"])
     return str(made)
 
 
