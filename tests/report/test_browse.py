@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from chromium import Chromium, executable
 from sage_rlvr.api.browse import browse
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store import PromptAndGold, SampleStore
 from sage_rlvr.render import browse as writer
+from samples_common import SMALL, draw
 
 HOSTILE = '</script><script>window.bad = 1</script><img src=x onerror="window.bad = 2">&lt;\u2028\u202e'
 
@@ -98,6 +100,20 @@ def test_one_step_is_selected_and_cut_completions_are_marked(tmp_path: Path) -> 
     made, written = browse(f"rl={tmp_path}/a.jsonl@2", out=tmp_path / "page.html")
     assert rows_of(written.page) == {("1", "rl", 2): [("R", "x"), ("w", "x")]}
     assert made.counts()["cut"] == 1
+
+
+def test_a_sample_store_keeps_its_verdicts_cuts_and_odd_texts(tmp_path: Path) -> None:
+    rows = [draw(problem, number, SMALL) for problem in ("b", "a") for number in range(2)]
+    with SampleStore.open(tmp_path / "store", SMALL) as store:
+        store.commit(rows)
+        store.describe({"a": PromptAndGold("2 + 2?", "4")})
+    _, written = browse(tmp_path, out=tmp_path / "page.html")
+    wanted: dict[tuple[str, str, object], list[tuple[str, str | None]]] = defaultdict(list)
+    for row in rows:
+        code = {"right": "r", "wrong": "w", "undecided": "u"}[row.verdict]
+        key = "2 + 2?" if row.problem == "a" else "b", "tiny, T = 1", None
+        wanted[key].append((code.upper() if row.finish == "length" else code, row.text))
+    assert rows_of(written.page) == dict(wanted)
 
 
 def test_refusals_name_the_file_and_the_next_step(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 (function () {
   const data = JSON.parse(document.getElementById("samples-data").textContent);
   const home = document.getElementById("browse");
-  const ROWS = 40, KEPT = 6, HEAD = 6000, TAIL = 3000, DENSE = 0.3, MOST_COLUMNS = 300;
+  const ROWS = 40, KEPT = 6, HEAD = 2500, TAIL = 1500, DENSE = 0.3, MOST_COLUMNS = 300;
   const WORDS = { r: "right", w: "wrong", u: "undecided", n: "unscored", g: "graded" };
   const SAID = { r: "right", w: "wrong", u: "undecided", n: "no score", g: "graded" };
   const at = (id) => document.getElementById("f-" + id);

@@ -93,7 +93,8 @@ def test_what_is_no_guide_no_method_or_no_keyword_is_answered_with_what_to_write
     refused(args, r"write method=rloo\(\.\.\.\)", method=rloo)
     refused(args, r"unknown keyword guides; did you mean guide\?", guides=BRANCH)
     refused(args, r"unknown keyword peft_confg; did you mean peft_config\?", guide=BRANCH, peft_confg=None)
-    refused(args, "unknown keyword zzz; the accepted keywords are guide, method, source, base_model, model, ", guide=BRANCH, zzz=1)
+    accepted = "the accepted keywords are guide, method, source, base_model, audit, model, "
+    refused(args, f"unknown keyword zzz; {accepted}", guide=BRANCH, zzz=1)
 
 
 def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
