@@ -26,30 +26,17 @@ class Casebook(Command):
     """Where the runs go."""
     only: tuple[str, ...] = ()
     """Names of cases, in part; by default all, and the sound runs."""
-    smollm2: bool = False
-    """Train the runs of SmolLM2 that have no kept log."""
     docs: bool = False
     """Keep the results beside this command, and write the table into the how-to page."""
 
     def execute(self, session: Session) -> int:
         """Run, print, and write."""
         warnings.simplefilter("ignore")
-        if self.smollm2:
-            self._train(session)
-        kept = [] if self.only else list(kept_logs())
-        results = {"faults": list(self._faults(session)), "sound": list(self._sound(session)), "smollm2": kept}
+        results = {"faults": list(self._faults(session)), "sound": list(self._sound(session))}
         session.say(*lines_of(results))
         if self.docs:
             write(results)
         return 0
-
-    def _train(self, session: Session) -> None:
-        from lab.casebook.smollm2 import FAULTS, train
-
-        for name in ("sound", *FAULTS):
-            if not log_of(name).is_dir():
-                session.note(f"SmolLM2: {name}")
-                train(name, self.out / "smollm2" / log_of(name).name, log_of(name))
 
     def _faults(self, session: Session) -> Iterator[dict[str, Any]]:
         from lab.casebook.cases import CASES
@@ -94,21 +81,6 @@ def run_case(folder: Path, make: Any) -> dict[str, Any]:
     }
 
 
-def log_of(name: str) -> Path:
-    """The folder of a kept log of SmolLM2."""
-    return Path(__file__).with_name("smollm2") / name.replace(" ", "-")
-
-
-def kept_logs() -> Iterator[dict[str, Any]]:
-    """The kept logs of SmolLM2, and what `diagnose` names first."""
-    from lab.casebook.smollm2 import FAULTS
-    from sage_rlvr.symptoms.logs.diagnose import diagnose
-
-    for name, (cause, _) in FAULTS.items():
-        if log_of(name).is_dir():
-            yield {"name": name, "cause": cause, "diagnose": diagnose(log_of(name)).report.first}
-
-
 def line_of(row: dict[str, Any]) -> str:
     """A fault and what was named."""
     return f"{row['name']:<23} {row['cause']:<21} preflight: {row['preflight'] or '-':<21} diagnose: {row['diagnose'] or '-'}"
@@ -123,7 +95,6 @@ def counts_of(results: dict[str, Any]) -> dict[str, tuple[int, int]]:
         "diagnose": (sum(row["diagnose"] == row["cause"] for row in faults), len(faults)),
         "diagnose, as far as a log shows it": (shown, len(faults)),
         "either": (sum(row["cause"] in (row["preflight"], row["diagnose"]) for row in faults), len(faults)),
-        "diagnose, SmolLM2": (sum(row["diagnose"] == row["cause"] for row in results["smollm2"]), len(results["smollm2"])),
         "false alarms of preflight": (sum(row["preflight"] is not None for row in sound), len(sound)),
         "false alarms of diagnose": (sum(row["diagnose"] is not None for row in sound), len(sound)),
     }
@@ -134,8 +105,7 @@ def lines_of(results: dict[str, Any]) -> list[str]:
     rows = [line_of(row) for row in results["faults"]]
     warned = [row for row in results["sound"] if row["preflight"] or row["diagnose"]]
     alarms = [f"{row['name']}: {row['preflight']}, {row['diagnose']}" for row in warned]
-    kept = [f"SmolLM2, {row['name']:<14} {row['cause']:<21} diagnose: {row['diagnose'] or '-'}" for row in results["smollm2"]]
-    return [*rows, *kept, *alarms, *(f"{name}: {some} of {of}" for name, (some, of) in counts_of(results).items())]
+    return [*rows, *alarms, *(f"{name}: {some} of {of}" for name, (some, of) in counts_of(results).items())]
 
 
 def table_of(results: dict[str, Any]) -> str:
@@ -147,10 +117,6 @@ def table_of(results: dict[str, Any]) -> str:
         lines.append(f"| {row['name']} | {row['thread']} | {marks[0]} | {marks[1]} |")
     total = [f"{some} of {of}" for some, of in (counts["preflight"], counts["diagnose"])]
     lines.append(f"| **named first** | | **{total[0]}** | **{total[1]}** |")
-    if results["smollm2"]:
-        names = ", ".join(row["name"] for row in results["smollm2"])
-        some, of = counts["diagnose, SmolLM2"]
-        lines.append(f"| SmolLM2, six steps: {names} | | | {some} of {of} |")
     alarms = [f"{some} of {of}" for some, of in (counts["false alarms of preflight"], counts["false alarms of diagnose"])]
     lines.append(f"| false alarms, sound runs | | {alarms[0]} | {alarms[1]} |")
     return "\n".join(lines)
@@ -166,4 +132,4 @@ def write(results: dict[str, Any]) -> None:
     page.write_text(f"{head}{BEGIN}\n{table_of(results)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
-__all__ = ["RESULTS", "Casebook", "counts_of", "log_of", "run_case", "table_of"]
+__all__ = ["RESULTS", "Casebook", "counts_of", "run_case", "table_of"]

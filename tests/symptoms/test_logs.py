@@ -1,5 +1,5 @@
-"""Logs of every program are read by content, and what their curves say. verl's console, file logger and dumps are written here
-as its source writes them (verl/utils/logger/aggregate_logger.py, RayPPOTrainer._dump_generations); verl itself is not run."""
+"""Logs of every program are read by content, and what their curves say. Most are written here; those in real/ were written by
+TRL, its trackers, and verl's trainer (tests/verl_engine/write_logs.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sage_rlvr.symptoms.logs.table import CompletionRow, LogTable
 
 STEPS = range(1, 31)
 REAL = Path(__file__).with_name("real")
-"""Logs of eight steps on the built-in policy, written by the programs in their names; floats of the text files are shortened."""
+"""Logs of eight steps on the built-in policy, written by the programs in their names; timings are left out, floats shortened."""
 
 
 def noise(step: int, size: float = 0.01) -> float:
@@ -156,6 +156,20 @@ def test_logs_that_trl_and_its_trackers_wrote(file: Path):
     assert table.program == "TRL" and table.steps[-1] == 8 and not table.notes
     assert [16 * table.columns["reward"][step] for step in range(1, 9)] == pytest.approx([1, 6, 1, 1, 0, 1, 3, 1], abs=1e-3)
     assert {"unmixed", "entropy", "kl", "length", "cut", "clip", "grad_norm", "lr", "loss"} <= table.columns.keys()
+    assert diagnosis_of(table).report.first is None
+
+
+@pytest.mark.parametrize("file", sorted(REAL.glob("verl-*")), ids=lambda file: file.name)
+def test_logs_that_verl_wrote(file: Path):
+    if "tfevents" in file.name:
+        pytest.importorskip("tensorboard")
+    table = read_log(file)
+    assert table.program == "verl" and table.steps == list(range(1, 9)) and not table.notes
+    if file.is_dir():
+        assert len(table.completions) == 128 and table.completions[0].gold.isdigit() and "unmixed" in table.columns
+    else:
+        assert {"entropy", "kl", "length", "cut", "clip", "grad_norm", "gap", "lr", "loss", "beta"} <= table.columns.keys()
+        assert [round(32 * table.columns["reward"][step]) for step in range(1, 9)] == [2, 3, 4, 4, 1, 5, 1, 1]
     assert diagnosis_of(table).report.first is None
 
 

@@ -39,8 +39,9 @@ def prompts(curves: Curves) -> Iterator[Finding]:
     rows = curves.table.completions
     if not rows:
         return
-    texts = [one for one in rows if not one.messages]
-    if curves.table.program == "TRL" and texts and all(START.match(one.prompt) for one in texts):
+    # verl renders its prompts before it writes them, without special tokens
+    texts = [one for one in rows if not one.messages and curves.table.program == "TRL"]
+    if texts and all(START.match(one.prompt) for one in texts):
         yield Finding(
             cause="bos-doubled",
             severity="warning",
@@ -128,9 +129,8 @@ def golds(curves: Curves) -> Iterator[Finding]:
     if not paid and own > max(0.02, 2 * others):
         yield _unread(known, own, begins)
         return
-    agreed = [one for one in listed if one.agreed]
     if len({one.gold for one in listed}) == 1:
-        if len({one.agreed for one in agreed if one.agreed != one.number}) >= 3 or _varied(listed):
+        if _varied(listed):
             yield Finding(
                 cause="wrong-column",
                 severity="warning",
@@ -140,7 +140,7 @@ def golds(curves: Curves) -> Iterator[Finding]:
                 step=begins,
             )
         return
-    yield from _moved(listed, agreed, begins)
+    yield from _moved(listed, begins)
 
 
 def _unread(known: Sequence[Asked], own: float, begins: int) -> Finding:
@@ -157,8 +157,9 @@ def _unread(known: Sequence[Asked], own: float, begins: int) -> Finding:
     )
 
 
-def _moved(listed: Sequence[Asked], agreed: Sequence[Asked], begins: int) -> Iterator[Finding]:
+def _moved(listed: Sequence[Asked], begins: int) -> Iterator[Finding]:
     """Answers on which completions agree, that are no golds of their own prompts, and golds of others."""
+    agreed = [one for one in listed if one.agreed]
     values = Counter(one.number for one in listed if one.number)
     if len(agreed) < PROMPTS or len(values) < DIFFERENT * len(listed):
         return
