@@ -48,6 +48,8 @@ LEAST = 20.0
 """A part is left out if fewer seconds remain."""
 PATIENCE = 60.0
 """Seconds in which an arm of W1 and W2 must load, and make a turn."""
+WITHOUT_GPU = 10
+"""Factor on these limits elsewhere than on CUDA, where nothing is lent and other work may run beside."""
 
 
 @contextmanager
@@ -214,7 +216,7 @@ def steps(name: str, folder: Path, device: str, tiny: bool, out: Path) -> dict[s
 
     shape = real_work.shape_of(folder)
     options = real.Options(device=device, threads=os.cpu_count() or 1, repeats=1 if tiny else 4, warm=0 if tiny else 1)
-    options = replace(options, patience=PATIENCE)
+    options = replace(options, patience=PATIENCE * (1 if device == "cuda" else WITHOUT_GPU))
     workload = real_work.WORKLOADS[name]
     workload = real_work.small(workload) if tiny else replace(workload, micro=workload.rows)
     arms = [arm for arm in real.STEP_ARMS if arm not in ("trl", "sage") or (importlib.util.find_spec("trl") and device != "paper")]
@@ -347,7 +349,7 @@ def main() -> int:
             if left < LEAST or (options.tiny and name == "w2"):
                 print(f"{name}: left out", flush=True)
                 continue
-            found |= part(name, options, folder, min(most, left))
+            found |= part(name, options, folder, min(most * (1 if options.device == "cuda" else WITHOUT_GPU), left))
             if name == "correctness":
                 near = found.get("logp_gap", 1.0) <= MOST_GAP and found.get("gradient_cosine", 0.0) >= LEAST_COSINE
                 found["right"] = near

@@ -2,8 +2,10 @@
 
     python benchmarks/scale.py                          # print them
     python benchmarks/scale.py --docs lab/pages/scale.md     # write them between their marks
+    python benchmarks/scale.py --places 134217728       # CPU seconds of the guides' quantiles over so many places, on one thread
 
-The sizes are those of Qwen2.5's published config.json files; nothing is downloaded and nothing is timed.
+The sizes are those of the published config.json files of Qwen2.5 (70B: 72B); nothing is downloaded, and but for --places nothing is
+timed.
 """
 
 from __future__ import annotations
@@ -11,23 +13,26 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import Qwen2Config
 
 from sage_rlvr.config import TrainConfig, decode
+from sage_rlvr.core.guides.base import batch_quantiles, row_quantiles
 from sage_rlvr.training.counts.dry_run import GIB, tensor_bytes
-from sage_rlvr.training.counts.footprint import READ, WRITTEN, Size, step_operations
+from sage_rlvr.training.counts.footprint import READ, WRITTEN, Size, added, step_operations
 
 SIZES: dict[str, dict[str, int]] = {
-    "0.5B": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
-             "intermediate_size": 4864, "vocab_size": 151936},
+    "1.5B": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+             "intermediate_size": 8960, "vocab_size": 151936},
     "7B": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
            "intermediate_size": 18944, "vocab_size": 152064},
-    "32B": {"hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8,
-            "intermediate_size": 27648, "vocab_size": 152064},
+    "70B": {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+            "intermediate_size": 29568, "vocab_size": 152064},
 }  # fmt: skip
 GPUS = (8, 64, 512)
 PROMPTS, GROUP, LENGTH = 512, 16, 16384  # 8,192 completions per step
@@ -40,6 +45,7 @@ def recipe(model: str) -> TrainConfig:
         "steps": 1,
         "model": model,
         "rollout": {"prompts_per_step": PROMPTS, "group_size": GROUP, "max_new_tokens": LENGTH},
+        "updates": {"micro_batch": 1},
         "engine": {"name": "verl"},
         "method": {"name": "sage", "base": {"name": "grpo", "beta": 0.05}, "guide": {"name": "branch"}},
     }
@@ -53,7 +59,7 @@ def cost_rows() -> Iterator[str]:
     yield "|---" * (5 + len(cells)) + "|"
     for name, sizes in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
-            Qwen2Config(**sizes, tie_word_embeddings=name == "0.5B").save_pretrained(folder)
+            Qwen2Config(**sizes, tie_word_embeddings=name == "1.5B").save_pretrained(folder)
             size, config = Size.of(folder), recipe(folder)
             parts, state = step_operations(size, config), sum(tensor_bytes(config, size.where, False).values())
         total = sum(parts.values())
@@ -62,6 +68,45 @@ def cost_rows() -> Iterator[str]:
         cache = config.rollout.completions * LENGTH * size.kv * 2 / GIB / 1024
         each = [f"{total / n:.2g}" for n in GPUS] + [f"{state / n / GIB:,.1f}" for n in GPUS]
         yield f"| {name} | {size.numbers / 1e9:.2f}e9 | {total:.2g} | {shares} | {cache:,.1f} | " + " | ".join(each) + " |"
+
+
+HELD_OUT = {"held_out": 500, "samples": 64, "every": 50}
+
+
+def added_rows() -> Iterator[str]:
+    """A row for each size: what anchor, entropy, guide and pass@k add to the operations of a step, and what the anchor adds to each
+    GPU: the reference's share, and all-gathers with the bytes that they receive."""
+    cells = [f"reference, all-gathers, received each of {n}" for n in GPUS]
+    yield "| | anchor | entropy | guide | pass@k | " + " | ".join(cells) + " |"
+    yield "|---" * (5 + len(cells)) + "|"
+    for name, sizes in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            Qwen2Config(**sizes, tie_word_embeddings=name == "1.5B").save_pretrained(folder)
+            size, config = Size.of(folder), recipe(folder)
+            total = sum(step_operations(size, config).values())
+            parts = {n: added(size, config, n, **HELD_OUT) for n in GPUS}
+        shares = [f"{part.operations / total:.2g}" for part in parts[GPUS[0]].values()]
+        each = [parts[n]["anchor"] for n in GPUS]
+        own = [f"{one.kept / GIB:,.1f} GiB, {one.calls:,}, {one.received / GIB:,.0f} GiB" for one in each]
+        yield f"| {name} | " + " | ".join([*shares, *own]) + " |"
+
+
+def measured(places: int) -> Iterator[str]:
+    """CPU seconds, on one thread, of a percentile of a batch of so many places, by histograms and by sorting, and of Token's two
+    quantiles of each row."""
+    torch.set_num_threads(1)
+    rows = max(1, places // LENGTH)
+    values = torch.empty(rows, LENGTH).exponential_(generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(rows, LENGTH, dtype=torch.bool)
+    jobs: dict[str, Any] = {
+        "a percentile by histograms": lambda: batch_quantiles(values, mask, [0.8]),
+        "two quantiles of each row": lambda: row_quantiles(values, mask, [0.05, 0.95]),
+        "a percentile by sorting": lambda: row_quantiles(values.reshape(1, -1), mask.reshape(1, -1), [0.8]),
+    }
+    for name, job in jobs.items():
+        began = time.process_time()
+        job()
+        yield f"{time.process_time() - began:8.1f} CPU s  {name}, {values.numel():,} places"
 
 
 def traffic_rows() -> Iterator[str]:
@@ -74,16 +119,21 @@ def traffic_rows() -> Iterator[str]:
 
 
 def tables() -> str:
-    """Both, as they stand in the page."""
-    return "\n".join([*cost_rows(), "", *traffic_rows(), ""])
+    """All, as they stand in the page."""
+    return "\n".join([*cost_rows(), "", *added_rows(), "", *traffic_rows(), ""])
 
 
 def main() -> None:
     """Print the tables, or write them into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, help="the page whose marks they go between")
-    page = parser.parse_args().docs
-    if page is None:
+    parser.add_argument("--places", type=int, help="measure the guides' quantiles over so many places instead")
+    options = parser.parse_args()
+    page = options.docs
+    if options.places:
+        for line in measured(options.places):
+            print(line, flush=True)
+    elif page is None:
         print(tables())
     else:
         page.write_text(MARK.sub(lambda _: tables(), page.read_text()))

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import scale
 from sage_rlvr.config import SftConfig, TrainConfig, load_config, read_recipe
+from sage_rlvr.core import Branch, Key, Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.lm_head import entropies_of
 from sage_rlvr.training.counts import footprint
 from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.counts.footprint import Size, footprint_lines, forward_pass, micro_batch, step_operations
@@ -75,6 +79,56 @@ def test_a_step_counts_who_computes_what() -> None:
     twice = load_config(TrainConfig, "grpo", [("updates.epochs", "2")])
     assert step_operations(size, twice)["training"] == 2 * parts["training"]
     assert step_operations(size, twice)["the policy's scores"] == parts["sampling"]
+
+
+class Operations(TorchDispatchMode):
+    """Numbers that operations computed; views and moves compute none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            reads = [x.numel() for x in args if isinstance(x, torch.Tensor)]
+            self.count += max([out.numel(), *reads])
+        return out
+
+
+def test_what_parts_add_is_that_of_their_pieces(small: Path) -> None:
+    """The reference's pass, the entropies and the guide, counted where they run; sums of a percentile by their bytes."""
+    size = Size.of(str(small))
+    config = load_config(TrainConfig, "sage_branch", [("rollout.max_new_tokens", "10")])
+    count, tokens = config.rollout.completions, config.rollout.completions * 10
+    parts = {gpus: footprint.added(size, config, gpus, 6, 4, 3) for gpus in (1, 2, 4)}
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager"))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.zeros(2, 10, dtype=torch.long), use_cache=False)
+    row = counter.get_total_flops() // 2
+    assert parts[1]["anchor"].operations == count * row and parts[1]["pass@k"].operations == 6 * 4 * row // 3
+    weights = 2 * size.numbers  # one micro-batch: of three layers and the rest, of which another GPU holds half, or three quarters
+    found = [(parts[gpus]["anchor"].calls, parts[gpus]["anchor"].received) for gpus in (1, 2, 4)]
+    assert micro_batch(config)[0] == count and found == [(4, 0), (4, weights / 2), (4, weights * 3 / 4)]
+    log_probs = torch.randn(7, 4000).log_softmax(-1)
+    with Operations() as seen:
+        entropies_of(log_probs)
+    assert parts[1]["entropy"].operations / (tokens * size.vocabulary) == pytest.approx(seen.count / log_probs.numel(), rel=0.01)
+
+    sums: list[int] = []
+
+    class Here(Signals):
+        def total(self, counts: torch.Tensor) -> torch.Tensor:
+            sums.append(counts.nbytes)
+            return counts
+
+    ones = torch.ones(500, 4000, dtype=torch.bool)
+    signals = Here(-torch.rand(500, 4000), None, ones, torch.arange(500), torch.rand(500, 4000) + 1)
+    with Operations() as seen:
+        Branch("p80")(signals, 0, 1, Key(0))
+    guide = parts[1]["guide"]
+    assert 0.5 * guide.operations < seen.count / ones.numel() * tokens <= guide.operations
+    assert len(sums) == guide.calls and sum(sums) <= guide.received
 
 
 def test_a_micro_batch_of_verl_is_what_its_command_says() -> None:

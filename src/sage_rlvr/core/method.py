@@ -202,14 +202,16 @@ def shape(method: Method, signals: Signals, step: int, total_steps: int, key: Ke
     return method.anchor.guide(signals, step=step, total_steps=total_steps, key=key)
 
 
-def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key: Key) -> Bool[Tensor, "B T"]:
+def q_clamped(
+    method: Method, signals: Signals, step: int, total_steps: int, key: Key, log_q: PerToken
+) -> Bool[Tensor, "B T"]:
     """Return True at tokens at which a factor of q is at an edge of its band, (B, T) bool.
 
-    Call it once per rollout, for `Batch.q_clamped`.
+    Call it once per rollout, for `Batch.q_clamped`. log_q: of `shape`.
     """
     if method.anchor is None or method.anchor.is_off:
         return torch.zeros_like(signals.mask)
-    return clamped(method.anchor.guide, signals, step, total_steps, key)
+    return clamped(method.anchor.guide, signals, step, total_steps, key, log_q)
 
 
 def needs_of(part: Advantage | Surrogate | Extra) -> frozenset[str]:

@@ -99,6 +99,10 @@ class Signals:
         taken: dict[str, Any] = {name: None if value is None else value[rows] for name, value in columns.items()}
         return Signals(row_ids=torch.arange(len(rows)) if row_ids is None else row_ids, **taken)
 
+    def total(self, counts: Tensor) -> Tensor:
+        """Return the sum of counts over all rows of the batch; an engine whose processes hold some of them each overrides it."""
+        return counts
+
     @property
     def positions(self) -> Int[Tensor, "B T"]:
         """Return the index of each counted token among the counted tokens of its row, -1 elsewhere; padding does not change it."""

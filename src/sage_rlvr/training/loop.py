@@ -97,7 +97,7 @@ def train_step(loop: TrainState, step: int) -> dict[str, float]:
     gap = sampler_gap(loop, groups, signals, step)
     # Of the policy that sampled, once per rollout: computed again from a policy that has moved, q would follow it.
     log_q = shape(method, signals, step, total, key)  # shape
-    clamped = q_clamped(method, signals, step, total, key)
+    clamped = q_clamped(method, signals, step, total, key, log_q)
     # From the state that `collect` left: `loop.parts` is that before this rollout, without the change by the rollout plan.
     credited = credit(method, groups.rewards, signals, log_q, step, total, key, collected.parts)  # credit
     weights, weighed = sampler.weights(groups, scores.logps)
@@ -190,8 +190,7 @@ def update(
     """Make one optimizer step from micro-batches that add up to one mini-batch, and from the buffer's term; return its metrics.
 
     If no row has a signal and there are no stored answers, only the KL has a gradient, and `updates.skip_without_signal` may skip
-    the
-    step: then there is no backward pass and no gradient norm.
+    the step: then there is no backward pass and no gradient norm.
 
     No weight changes if the loss or the gradient is not finite: `TrainingDiverged`. Gradients of earlier micro-batches remain, and
     a caller that continues must clear them (`set_aside`).

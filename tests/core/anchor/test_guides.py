@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sage_rlvr.core import Branch, Compose, Constant, Flat, Key, Placebo, Random, Signals, Token
-from sage_rlvr.core.guides import Guide, band_of, clamped, factors, is_clamped, is_flat
-from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.guides import Guide, band_of, base, clamped, factors, is_clamped, is_flat
+from sage_rlvr.core.guides.base import batch_quantiles, row_quantiles
 from sage_rlvr.core.guides.rarity import Rarity
 from sage_rlvr.core.guides.token import minmax_weights, rank_weights, zscore_weights
 from sage_rlvr.errors import ConfigError, DataError
@@ -29,14 +33,57 @@ def q_of(guide, signals, step=0, total_steps=1000) -> torch.Tensor:
     return guide(signals, step=step, total_steps=total_steps, key=KEY).exp()
 
 
-def test_row_quantile_agrees_with_torch():
+SHARES = (0.0, 0.05, 0.5, 0.8, 0.95, 1.0)
+
+
+def test_row_quantiles_agree_with_torch():
     drawn = torch.Generator().manual_seed(0)
     values, lengths = torch.rand(6, 12, generator=drawn), [1, 2, 5, 8, 11, 12]
     mask = torch.arange(12)[None] < torch.tensor(lengths)[:, None]
-    for share in (0.0, 0.05, 0.5, 0.8, 0.95, 1.0):
-        found = row_quantile(values, mask, share)[:, 0]
+    for share, found in zip(SHARES, row_quantiles(values, mask, SHARES), strict=True):
         wanted = torch.stack([torch.quantile(values[i, :n], share) for i, n in enumerate(lengths)])
-        assert torch.allclose(found, wanted, atol=1e-6)
+        assert torch.allclose(found[:, 0], wanted, atol=1e-6)
+
+
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=33, max_size=33), st.integers(1, 4))
+def test_quantiles_of_a_batch_are_exact_on_any_split(numbers: list[float], ranks: int):
+    """To the bit the sorted values at whole ranks, and the line between two of them elsewhere; values off the mask do not count,
+    and ranks that hold some of the rows each find the same from sums of counts."""
+    ordered = torch.tensor(numbers).sort().values
+    values = torch.tensor([*numbers, math.nan, 3e38])[None]
+    mask = torch.tensor([True] * 33 + [False] * 2)[None]
+    assert torch.equal(torch.stack(batch_quantiles(values, mask, [n / 32 for n in range(33)])), ordered)
+    (between,) = batch_quantiles(values, mask, [0.3])
+    assert torch.equal(between, torch.lerp(ordered[9], ordered[10], 0.3 * 32 - 9))
+    parts = [(values[:, rank::ranks], mask[:, rank::ranks]) for rank in range(ranks)]
+    assert all(torch.equal(found, between) for found in _in_turns(parts, 0.3))
+
+
+def _in_turns(parts: list[tuple[torch.Tensor, torch.Tensor]], share: float) -> list[torch.Tensor]:
+    """The quantile as each of several processes finds it, whose sums wait for each other."""
+    meeting, sums = threading.Barrier(len(parts)), [torch.zeros(1)] * len(parts)
+
+    def rank(number: int) -> torch.Tensor:
+        def total(counts: torch.Tensor) -> torch.Tensor:
+            sums[number] = counts
+            meeting.wait()
+            added = torch.stack(list(sums)).sum(0)
+            meeting.wait()
+            return added
+
+        return batch_quantiles(*parts[number], [share], total)[0]
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return list(pool.map(rank, range(len(parts))))
+
+
+def test_quantiles_of_a_batch_read_it_in_chunks(monkeypatch: pytest.MonkeyPatch):
+    values, mask = torch.rand(7, 13), torch.rand(7, 13) < 0.7
+    whole = batch_quantiles(values, mask, SHARES)
+    assert torch.allclose(torch.stack(whole), torch.quantile(values[mask], torch.tensor(SHARES)), atol=1e-6)
+    monkeypatch.setattr(base, "CHUNK", 8)
+    assert all(torch.equal(*pair) for pair in zip(batch_quantiles(values, mask, SHARES), whole, strict=True))
+    assert [float(one) for one in batch_quantiles(values, mask & False, [0.5])] == [math.inf]
 
 
 def test_minmax_by_hand():
@@ -142,16 +189,21 @@ def test_in_a_product_one_factor_at_its_own_edge_is_enough():
     signals = signals_of([[0.5] * 4], entropies=[[4.0, 2.2, 0.0, 4.0]], mask=[[1, 1, 1, 0]])
     product = Branch() * Token(alpha=0.0, sigma=0.0) * Flat()
     where = {"step": 0, "total_steps": 10, "key": KEY}
-    assert clamped(product, signals, **where).tolist() == [[True, False, False, False]]
+
+    def held(guide: Guide) -> torch.Tensor:
+        return clamped(guide, signals, **where, log_q=guide(signals, **where))
+
+    assert held(product).tolist() == [[True, False, False, False]]
     assert not is_clamped(product, product(signals, **where)).any(), "the product alone does not tell"
-    assert torch.equal(clamped(Branch(), signals, **where), clamped(product, signals, **where))
-    assert not clamped(Flat(), signals, **where).any() and not clamped(Compose(()), signals, **where).any()
+    assert torch.equal(held(Branch()), held(product))
+    assert not held(Flat()).any() and not held(Compose(())).any()
 
 
 def test_two_factors_inside_their_bands_are_not_clamped_at_the_edge_of_one():
     """Two Branch of q = 1.2 make 1.44 > 1.4; neither is at its edge."""
     signals = signals_of([[0.5]], entropies=[[1.2 + 0.2 / 0.3]])
-    assert not clamped(Branch() * Branch(), signals, step=0, total_steps=1, key=KEY).any()
+    where = {"step": 0, "total_steps": 1, "key": KEY}
+    assert not clamped(Branch() * Branch(), signals, **where, log_q=(Branch() * Branch())(signals, **where)).any()
 
 
 def test_the_parts_of_a_product_have_its_noise():

@@ -17,7 +17,7 @@ from torch import Tensor
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.extras.base import EXTRAS, PerToken
 from sage_rlvr.core.extras.tokens.base import TokenWeight, token_advantages
-from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.guides.base import batch_quantiles
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
@@ -75,8 +75,7 @@ class Eapo(TokenWeight):
         entropies = torch.where(mask, signals.require("entropies", "Eapo").float(), 0.0)
         if not mask.any():
             return torch.ones_like(entropies), state
-        flat, counted = entropies.reshape(1, -1), mask.reshape(1, -1)
-        low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))  # torch.quantile ends at 2^24 tokens
+        low, high = batch_quantiles(entropies, mask, (LOW, HIGH), signals.total)
         # 1e-8: if hi = lo, h is 1 above it and 0 elsewhere, never 0 / 0
         uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
         # -inf and not 0 off the mask: exp(0) would count padding in the mean

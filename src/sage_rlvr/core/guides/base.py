@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import getattr_static
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.keys import Key
@@ -70,6 +71,11 @@ class Guide(Part):
     @property
     def pays_nothing(self) -> bool:
         """True if the mean of log q over the guide's noise is 0 at every token."""
+        return False
+
+    @property
+    def reads_totals(self) -> bool:
+        """True if of a batch's other rows q reads only sums by `Signals.total`, so that no rank needs those of the others."""
         return False
 
     @abstractmethod
@@ -177,13 +183,68 @@ def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
     return at_low | (log_q >= (math.log(high) - tolerance if high < math.inf else math.inf))
 
 
-def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
-    """Return the quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
+def row_quantiles(values: PerToken, mask: Mask, shares: Sequence[float]) -> list[Float[Tensor, "B 1"]]:
+    """Return quantiles of each row's counted values with linear interpolation, (B, 1) each; inf for a row that has none."""
     ordered = torch.where(mask, values, math.inf).sort(dim=1).values  # inf: what is not counted comes last
-    rank = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
-    below = rank.floor().long()
-    low, high = ordered.gather(1, below), ordered.gather(1, rank.ceil().long())
-    return torch.where(low == high, low, torch.lerp(low, high, rank - below))  # lerp of inf and inf is NaN: a row without tokens
+    found = []
+    for share in shares:
+        rank = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
+        below = rank.floor().long()
+        low, high = ordered.gather(1, below), ordered.gather(1, rank.ceil().long())
+        found.append(torch.where(low == high, low, torch.lerp(low, high, rank - below)))  # lerp of inf and inf is NaN
+    return found
+
+
+CHUNK = 1 << 22
+"""Values that `batch_quantiles` reads at a time."""
+BINS = 1 << 16
+
+
+def batch_quantiles(
+    values: Float[Tensor, "B T"], mask: Mask, shares: Sequence[float], total: Callable[[Tensor], Tensor] = lambda counts: counts
+) -> list[Float[Tensor, ""]]:
+    """Return quantiles of all counted values of a batch, float32, with linear interpolation; inf if nothing is counted.
+
+    They are exact for any number of values: the 32 bits of a float32, read as a whole number, sort as the floats do, so a histogram
+    of the upper 16 bits finds the bin of each wanted rank, and one of the lower 16 bits the value in it. Nothing is sorted, and
+    memory for `CHUNK` values is needed beside them.
+
+    Args:
+        values: float32.
+        mask: of the counted ones.
+        shares: in [0, 1].
+        total: the sum of a tensor of counts over the processes that hold the batch's other rows (`Signals.total`): of 65,536 int64,
+            and then of as many for each bin.
+    """
+    flat, counted = values.detach().float().reshape(-1).split(CHUNK), mask.reshape(-1).split(CHUNK)
+
+    def keys() -> Iterator[Tensor]:
+        for some, kept in zip(flat, counted, strict=True):
+            bits = some[kept].view(torch.int32)
+            yield bits ^ ((bits >> 31) & 0x7FFFFFFF)  # of a negative float the other bits count downward
+
+    ends = total(_histogram((key >> 16) + BINS // 2 for key in keys())).cumsum(0)
+    if not (count := int(ends[-1])):
+        return [values.new_full((), math.inf, dtype=torch.float32) for _ in shares]
+    places = [share * (count - 1) for share in shares]
+    ranks = torch.tensor(sorted({end for place in places for end in (math.floor(place), math.ceil(place))}), device=values.device)
+    bins = torch.searchsorted(ends, ranks, right=True)
+    wanted = list(dict.fromkeys(bins.tolist()))
+    low = {one: _histogram((key & 0xFFFF)[(key >> 16) == one - BINS // 2] for key in keys()) for one in wanted}
+    inside = dict(zip(low, total(torch.stack([*low.values()])).cumsum(1), strict=True))
+    before = ends.roll(1).index_fill(0, torch.zeros(1, dtype=torch.long, device=ends.device), 0)
+    found = {}
+    for rank, one in zip(ranks.tolist(), bins.tolist(), strict=True):
+        lower = torch.searchsorted(inside[one], rank - before[one], right=True)
+        key = ((one - BINS // 2) << 16) + lower.to(torch.int32)
+        found[rank] = (key ^ ((key >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    between = [(found[math.floor(place)], found[math.ceil(place)], place % 1.0) for place in places]
+    return [torch.where(low == high, low, torch.lerp(low, high, share)) for low, high, share in between]
+
+
+def _histogram(parts: Iterable[Tensor]) -> Int[Tensor, " bins"]:
+    counts = [torch.bincount(part, minlength=BINS) for part in parts]
+    return counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
 
 
 def require_source(guide: str, signal: str) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, batch_quantiles, require_source
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
@@ -72,6 +72,10 @@ class Branch(Banded):
         return "batch" if isinstance(self.threshold, str) else "state"
 
     @property
+    def reads_totals(self) -> bool:
+        return True
+
+    @property
     def equation(self) -> str:
         source = "pi_ref" if self.signal == "reference" else "pi_old"
         limit = self.threshold if isinstance(self.threshold, str) else f"{self.threshold:g}"
@@ -83,7 +87,7 @@ class Branch(Banded):
         entropies = signals.require(name, "Branch")
         threshold: float | torch.Tensor
         if isinstance(self.threshold, str):
-            threshold = row_quantile(entropies.reshape(1, -1), signals.mask.reshape(1, -1), self._share())
+            (threshold,) = batch_quantiles(entropies, signals.mask, [self._share()], signals.total)
         else:
             threshold = self.threshold
         return 1.0 + self.ratio * torch.relu(entropies - threshold)

@@ -52,12 +52,14 @@ def check_reach(guide: Guide, logits: int) -> None:
 
 
 @torch.no_grad()
-def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key) -> Mask:
+def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key, log_q: PerToken) -> Mask:
     """Return the counted tokens at which the q of some factor is at an edge of that factor's band, (B, T) bool.
 
-    The product does not show this: two factors inside their bands can multiply to the edge of one band.
+    log_q: of the guide for the same arguments. A product does not show its edges, for two factors inside their bands can multiply
+    to the edge of one band: its factors are computed again.
     """
-    pairs = Compose((guide,)).each(signals, step, total_steps, key)
+    alone = factors(guide) == (guide,)
+    pairs = [(guide, log_q)] if alone else Compose((guide,)).each(signals, step, total_steps, key)
     edges = [is_clamped(part, log_q) for part, log_q in pairs]
     return torch.stack([torch.zeros_like(signals.mask), *edges]).any(dim=0) & signals.mask
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, require_source, row_quantile
+from sage_rlvr.core.guides.base import GUIDES, Banded, DependsOn, PerToken, Source, require_source, row_quantiles
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.schedules import CosineCycles, Schedule, as_schedule, show
 from sage_rlvr.core.signals import Mask, Signals
@@ -20,7 +20,7 @@ PAPER_ALPHA, PAPER_SIGMA = CosineCycles(0.3, 0.1), CosineCycles(0.25, 0.1)
 
 def minmax_weights(surprisals: PerToken, mask: Mask, low: float = 0.05, high: float = 0.95) -> PerToken:
     """Return surprisals clamped to the row's `low`..`high` quantiles, then scaled to [0, 1]; all 0 if they are equal."""
-    bottom, top = (row_quantile(surprisals, mask, share) for share in (low, high))
+    bottom, top = row_quantiles(surprisals, mask, (low, high))
     return (surprisals.clamp(bottom, top) - bottom) / (top - bottom).clamp(min=1e-6)  # equal surprisals: 0, and not 0 / 0
 
 

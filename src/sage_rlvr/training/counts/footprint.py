@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.guides.base import BINS
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.devices import device_of, dtype_of
 from sage_rlvr.models.folders import config_folder, folder_of
@@ -196,6 +197,45 @@ def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
     row = forward_pass(size, 1, limit, False).operations + 2 * limit * size.hidden * size.vocabulary
     once = dict.fromkeys(["sampling", *(f"{who}'s scores" for who in scorers(config, _fields(config)))], count * row)
     return once | {"training": 3 * epochs * count * row}
+
+
+@dataclass(frozen=True)
+class Added:
+    """Cost of a part in a step. kept: bytes of each GPU; calls: collective operations of each GPU; received: its bytes in them."""
+
+    operations: int
+    kept: float = 0.0
+    calls: int = 0
+    received: float = 0.0
+
+
+ENTROPY = 4
+"""Operations per logit of the entropy of a state: those of `models.lm_head.entropies_of`."""
+GUIDE = 40
+"""Operations per token of `Branch("p80")`, its two histograms included, at most."""
+SUMS = 3 * 8 * BINS
+"""Bytes of the two sums of counts of one percentile, at most (`core.guides.base.batch_quantiles`)."""
+
+
+def added(size: Size, config: TrainConfig, gpus: int, held_out: int, samples: int, every: int) -> dict[str, Added]:
+    """Return what anchor, entropy, guide and pass@k add to a step on so many GPUs, in bfloat16 and sharded over all of them.
+
+    anchor: a scoring pass of the reference, whose shards each GPU gathers layer by layer in each micro-batch. entropy: of each
+    state, from logits that are there. guide: of a percentile, whose counts are summed (on verl its fields pass through the driver
+    instead, `step_lines`). pass@k: `samples` completions for `held_out` rows every `every` steps; two gathers of rows.
+    """
+    count, limit = config.rollout.completions, config.rollout.max_new_tokens
+    row, tokens = step_operations(size, config)["sampling"] // count, count * limit
+    passes = -(-count // (gpus * micro_batch(config)[0]))
+    weights = 2 * size.numbers
+    shards = weights / gpus + 4 * tokens / gpus
+    anchor = Added(count * row, shards, passes * (size.layers + 1), passes * weights * (gpus - 1) / gpus)
+    return {
+        "anchor": anchor,
+        "entropy": Added(ENTROPY * size.vocabulary * tokens, 4 * tokens / gpus),
+        "guide": Added(GUIDE * tokens, 8 * tokens / gpus, 2, SUMS),
+        "pass@k": Added(held_out * samples * row // every, calls=2),
+    }
 
 
 def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -66,14 +66,30 @@ def shape_inputs(
     signals = Signals(logps, reference, counted(inputs), inputs["sage_row_ids"], entropies, places=inputs.get("sage_places"))
     rows, width = slice(None), reference.shape[1]
     # A guide of the batch reads percentiles or permutes rows: over one rank's rows alone each rank would have another q.
-    if any(part.depends_on == "batch" for part in factors(anchor.guide)):
-        signals, rows = over_ranks(signals, accelerator)
-    log_q = anchor.guide(signals, step=state.global_step, total_steps=state.max_steps, key=key)[rows, :width]
+    if of_batch := [part for part in factors(anchor.guide) if part.depends_on == "batch"]:
+        if all(part.reads_totals for part in of_batch):
+            signals = of_rank(signals, accelerator)
+        else:
+            signals, rows = over_ranks(signals, accelerator)
+    step, total = state.global_step, state.max_steps
+    whole = anchor.guide(signals, step=step, total_steps=total, key=key)
+    log_q = whole[rows, :width]
     # The reference as it was is kept for kl/to_reference, and sage_log_q marks the batch as shaped: a second time would square q.
     inputs["sage_log_q"], inputs["sage_ref_logps"] = log_q, reference
-    inputs["sage_q_clamped"] = clamped(anchor.guide, signals, state.global_step, state.max_steps, key)[rows, :width]
+    inputs["sage_q_clamped"] = clamped(anchor.guide, signals, step, total, key, whole)[rows, :width]
     if not is_flat(anchor.guide):
         inputs["ref_per_token_logps"] = anchor_logps(reference, log_q)
+
+
+def of_rank(signals: Signals, accelerator: Any) -> Signals:
+    """The signals of this rank, whose `total` is over all ranks."""
+
+    class OfRank(Signals):
+        def total(self, counts: Tensor) -> Tensor:
+            summed: Tensor = accelerator.reduce(counts, reduction="sum")
+            return summed
+
+    return OfRank(**{field.name: getattr(signals, field.name) for field in fields(signals)})
 
 
 def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:

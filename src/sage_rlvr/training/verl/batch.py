@@ -109,7 +109,7 @@ class Shaped:
 def shaped(anchor: Anchor, signals: Signals, step: int, total_steps: int, key: Key) -> Shaped:
     """log q at the policy that verl scored the batch with, and the metrics of the anchor there, before its update."""
     log_q = anchor.guide(signals, step=step, total_steps=total_steps, key=key)
-    held = clamped(anchor.guide, signals, step, total_steps, key)
+    held = clamped(anchor.guide, signals, step, total_steps, key, log_q)
     reference = signals.require("ref_logps", "the anchor")
     return Shaped(log_q, anchor_metrics(anchor, signals.old_logps, reference, log_q, signals.mask, held))
 
