@@ -43,7 +43,7 @@ def _file_tree(given: GivenRows) -> dict[str, Any]:
 
 
 def _has_temperature(one: CurveVerdict) -> bool:
-    """Return whether a temperature is known: if a side is a sample store, or a row of a file has one."""
+    """Whether a temperature is known: if a side is a sample store, or a row of a file has one."""
     sides = one.a.tables, one.b.tables
     return not all(sides) or any(table.group.temperature is not None for tables in sides for table in tables)
 
