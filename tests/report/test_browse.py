@@ -90,7 +90,9 @@ def test_codes_of_completions_and_the_run_of_trls_folder(tmp_path: Path) -> None
         ("2 + 2?", "grpo", 5): [("n", "4"), ("r", "4")], ("2 + 2?", "grpo", 10): [("w", "4"), ("g", "4")],
     }  # fmt: skip
     assert made.summary().startswith("4 completions, 1 problem, 1 run, 2 steps: 25.0 % right, 25.0 % wrong, 25.0 % without a score")
+    (tmp_path / "grpo" / "counts.jsonl").write_text('{"id": "a", "n": 2, "c": 1}\n')  # as PassAtK writes beside its completions
     made, _ = browse(tmp_path / "grpo", out=tmp_path / "page.html", right_from=0.5)
+    assert made.skipped == 1
     assert made.counts() == {"r": 2, "w": 1, "u": 0, "n": 1, "g": 0, "cut": 0}
 
 

@@ -43,6 +43,8 @@ class Browse(Command):
             made, written = browse(
                 *self.files, out=self.out, correct=self.correct, right_from=self.right_from, title=self.title
             )
+        if made.skipped:
+            session.note(f"browse: {made.skipped} other files of these folders have no completions that a reader knows")
         session.say(made.summary())
         session.say(f"page   {written.page}  {written.page.stat().st_size / 1e6:.1f} MB")
         if written.folder is not None:

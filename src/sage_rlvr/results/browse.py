@@ -55,7 +55,7 @@ class BrowsedProblem:
 @dataclass
 class Completions:
     """The completions of all files. problems: (task, id) -> problem, in order of appearance; score: what counts as right, by
-    file; skipped: files of the folders that no reader knows."""
+    file; skipped: files of the folders without completions that a reader knows."""
 
     problems: dict[tuple[str, str], BrowsedProblem] = field(default_factory=dict)
     score: dict[str, str] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def _sources(word: str, made: Completions) -> Iterator[_Source]:
             inside = [*sorted(path.iterdir(), key=_natural), *sorted(path.glob("*/*"), key=_natural)]
             stores = [inner for inner in inside if _is_store(inner)]
             files = [inner for inner in inside if inner.is_file() and inner.suffix not in SKIPPED and inner.parent not in stores]
-            known = [inner for inner in files if reads(inner)]
+            known = [inner for inner in files if reads(inner) and reader_of(RowFile(inner)).name != "counts"]
             made.skipped += len(files) - len(known)
             if not known and not stores:
                 raise DataError(

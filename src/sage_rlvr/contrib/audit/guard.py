@@ -83,7 +83,7 @@ def _some(rows: Any) -> list[Mapping[str, Any]]:
 
 def _importable(reward: str | Callable[..., Any]) -> str | Callable[..., Any]:
     """A reward as the worker loads it; an object without the name of a function by its name in its module."""
-    if isinstance(reward, str) or getattr(reward, "__qualname__", ""):
+    if isinstance(reward, str) or hasattr(reward, "__qualname__"):
         return reward
     module, name = type(reward).__module__, str(getattr(reward, "__name__", ""))
     return f"{module}:{name}" if vars(sys.modules[module]).get(name) is reward else reward
