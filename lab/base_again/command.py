@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.studies.pages import remade
 from lab.unlocked import Counts, pairs, strata_table
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
+from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.verdicts.stats.strata import Strata, stratified
 
 FOLDER = Path("lab/base_again")
@@ -55,12 +57,22 @@ def never(strata: Strata) -> Strata:
 class BaseAgain(Command):
     """Problems gained and lost by the stored runs of both rooms, beside fresh samples of the base."""
 
+    docs: bool = False
+    """Fill the tables of lab/base_again/README.md."""
+
     def execute(self, session: Session) -> int:
         every = list(found())
-        ends = {name: gained for name, gained, _ in found(level=OF_ONE) if name in ENDPOINTS}
-        session.say("endpoints, with 97.5 % intervals:", "", strata_table([(name, never(ends[name])) for name in ENDPOINTS]), "")
-        session.say("gained, by 32 fresh samples of the base:", "", strata_table([(name, gained) for name, gained, _ in every]), "")
-        session.say("lost, by 32 samples of the arm:", "", strata_table([(name, lost) for name, _, lost in every]))
+        ends = {name: never(gained) for name, gained, _ in found(level=OF_ONE)}
+        made = {
+            "endpoints": strata_table([(name, ends[name]) for name in ENDPOINTS]).markdown(),
+            "gained": strata_table([(name, gained) for name, gained, _ in every]).markdown(),
+            "lost": strata_table([(name, lost) for name, _, lost in every]).markdown(),
+        }
+        for name, table in made.items():
+            session.say(f"{name}:", "", table, "")
+        if self.docs:
+            where, page = remade(FOLDER, "README.md", made)
+            write_text_atomic(where, page)
         return 0
 
 
