@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.text import Text
 
 from sage_rlvr.render import figures
 from sage_rlvr.render.style import PALETTE, dark_twins, file_of, looks, saved, svg_of
@@ -59,50 +58,6 @@ def test_of_many_temperatures_only_those_with_room_are_labeled():
     base = [dict(temperature=0.1, pass1=0.3, passk=0.5), *crowded]
     texts = {t.get_text() for t in figures.frontier(LOOKS, "base", {"base": base}, {}, 8).axes[0].texts}
     assert {"T = 0.1", "T = 1"} <= texts and len(texts) < len(base)
-
-
-def test_a_label_stands_at_its_point_and_under_no_mark():
-    """Marks beside and above the curve: the label is nearer to its own point than to any other, and covers none."""
-    hot = enumerate((0.3, 0.6, 1.0, 1.3))
-    curve = [dict(temperature=t, pass1=0.10 + 0.004 * i, passk=0.4 + 0.04 * i) for i, t in hot]
-    arms = {"GRPO": (near(0.115), near(0.48)), "no KL": (near(0.105), near(0.5))}
-    figure = figures.frontier(LOOKS, "base", {"base": curve}, arms, 256)
-    axes, renderer = figure.axes[0], figure.canvas.get_renderer()
-    places = {f"T = {p['temperature']:g}": axes.transData.transform((p["pass1"], p["passk"])) for p in curve}
-    marks = [axes.transData.transform((one["value"], many["value"])) for one, many in arms.values()]
-    assert len(axes.texts) > 1
-    for text in axes.texts:
-        whole, letters = text.get_window_extent(renderer).padded(4), Text.get_window_extent(text, renderer)
-        assert not any(letters.contains(*at) for at in (*places.values(), *marks))
-        assert whole.contains(*places[text.get_text()])  # with its thin line
-
-
-def test_the_axis_of_the_support_is_not_cut():
-    name = "a method of a very long name, beta 0.0125"
-    figure = figures.support(looks(["base", name]), {name: (40, 800, 60)}, 100)
-    box = figure.axes[0].xaxis.label.get_window_extent(figure.canvas.get_renderer())
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
-
-
-def test_labels_and_panels_keep_their_room_beside_many_arms():
-    """Two labels are never closer than they are wide or high, T = 1 has one, the dashed line's label points inwards, and the panel
-    of twelve arms is as high as that of three."""
-    heights = []
-    for arms in (3, 12):
-        names = ["base", *(f"GRPO in the loss, beta {i}" for i in range(arms))]
-        hot = (0.3, 0.9, 1.0, 1.1, 1.3)
-        curve = [dict(temperature=t, pass1=0.01 + 0.002 * t, passk=0.2 + 0.2 * t) for t in hot]
-        marks = {name: (near(0.1), near(0.8)) for name in names[1:]}
-        figure = figures.frontier(looks(names), "base", {"base": curve}, marks, 256, power=[(0.012, 0.44), (0.01, 0.3)])
-        axes, renderer = figure.axes[0], figure.canvas.get_renderer()
-        heights.append(axes.get_window_extent().height)
-        boxes = {text.get_text(): text.get_window_extent(renderer) for text in axes.texts}
-        labels = [box for text, box in boxes.items() if text.startswith("T = ")]
-        assert "T = 1" in boxes and not any(a.overlaps(b) for i, a in enumerate(labels) for b in labels[:i])
-        inside = axes.get_window_extent()
-        (dashed,) = (box for text, box in boxes.items() if "tempered" in text)
-        assert inside.x0 <= dashed.x0 and dashed.x1 <= inside.x1
-    assert heights[1] == pytest.approx(heights[0], rel=0.1)
 
 
 def test_differences_share_their_scale_with_zero_in_it():

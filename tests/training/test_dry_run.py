@@ -133,14 +133,15 @@ def test_what_a_buffer_samples_and_trains_on_is_counted() -> None:
 
 
 def test_a_reward_without_a_verifier_has_its_passes_and_first_weights_counted() -> None:
-    text, n = lines(read("rlpr.yaml", where="countdown")), parameters(embedded_policy(), None)[0]
+    few = ("world.train_problems", "100")
+    text, n = lines(read("rlpr.yaml", few, where="countdown")), parameters(embedded_policy(), None)[0]
     assert "the reward, without gradient: 64,000 completions by the policy with the reference answer inserted" in text
     assert "and 4,000 references directly after their prompts by the initial weights of the run" in text
-    bare, anchored = ((), (("method.beta", "0.05"),))
+    bare, anchored = ((few,), (few, ("method.beta", "0.05")))
     held = [tensor_bytes(read("rlpr.yaml", *edits, where="countdown"), embedded_policy(), False) for edits in (bare, anchored)]
     assert held[0]["initial weights"] == 4 * n and "reference" not in held[0]
     assert held[1]["reference"] == 4 * n and "initial weights" not in held[1], "the reference is those weights"
-    current = read("rlpr.yaml", ("method.debias", "current"), where="countdown")
+    current = read("rlpr.yaml", few, ("method.debias", "current"), where="countdown")
     assert "prompts by the policy" in lines(current) and "initial weights" not in tensor_bytes(current, embedded_policy(), False)
     assert "after their prompts" not in lines(read("verifree.yaml", where="countdown"))
     assert "without gradient:" not in lines(read("no_kl.yaml", where="countdown"))
