@@ -18,7 +18,7 @@ from sage_rlvr.verdicts.design import CONTROLS, Design, Question
 from sage_rlvr.verdicts.measurements import Measurement, Measurements, PolicyKey
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
 from sage_rlvr.verdicts.of_samples import Sampled
-from sage_rlvr.verdicts.pairs import Plan, rows_of
+from sage_rlvr.verdicts.pairs import Line, Plan, rows_of
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.paired import Reason, holm
@@ -39,12 +39,19 @@ def compare(results: Results) -> list[Row]:
 
 def plan_of(results: Results) -> Plan:
     """Every comparison of the measurements: the exact records first, then the samples task by task."""
-    lines = [line for task in results.table.sampled().tasks for line in Sampled(results, task).plan()]
-    if not results.table.exact():
-        return lines
-    from sage_rlvr.verdicts.of_records import Exact  # what only exact scores allow
+    lines = list[Line]()
+    if results.table.exact():
+        from sage_rlvr.verdicts.of_records import Exact  # what only exact scores allow
 
-    return [*Exact(results).plan(), *lines]
+        lines += Exact(results).plan()
+    for task in results.table.sampled().tasks:
+        samples = Sampled(results, task)
+        lines += samples.plan()
+        if results.design.baselines or len(samples.temperatures) > 1:
+            from sage_rlvr.verdicts.of_temperatures import AnyTemperature  # mixtures, which one temperature needs not
+
+            lines += AnyTemperature(samples).plan()
+    return lines
 
 
 def with_chance(row: Row, chance: Chance | None, policies: Mapping[PolicyKey, Measurements[Measurement]]) -> Row:

@@ -15,7 +15,6 @@ from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
 from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
 from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric, above_baselines
-from sage_rlvr.verdicts.of_temperatures import of_frontier
 from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, other_tasks
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Estimate
@@ -119,7 +118,8 @@ class Exact:
             return None
         if not self.several:
             ((one, two), *_), k = runs, metric.k or 0
-            return of_frontier(frontiers.compare_frontiers(one.p, two.p, k=k))
+            gap = frontiers.compare_frontiers(one.p, two.p, k=k)
+            return Estimate(gap.comparison, covers=gap.covers)
         gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
         found = of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
         if not found.comparison.known:

@@ -1,5 +1,5 @@
 """The comparisons of the samples of a task: the list `Sampled.plan` and its estimators. A new comparison is a line and an
-estimator; one that needs several temperatures is in of_temperatures.py.
+estimator; mixtures of temperatures are in of_temperatures.py.
 """
 
 from __future__ import annotations
@@ -40,16 +40,9 @@ class Sampled:
 
     def plan(self) -> Plan:
         """The comparisons, in the order of the rows."""
-        if self.design.baselines or len(self.temperatures) > 1:
-            # late, because a single temperature needs neither frontiers nor mixtures
-            from sage_rlvr.verdicts.of_temperatures import AnyTemperature
-
-            more = AnyTemperature(self).plan()
-        else:
-            more = ()
         at_kl = [Metric(k=n, temperature=t, matched=kl) for t, kl, n in product(self.kls, KLS, self.design.ks(self.fewest))]
         of_pairs = [line for pair in self._pairs() for line in self._of_pair(pair)]
-        return (*of_pairs, (self._matched_pairs(), at_kl, self.at_equal_kl), *more)
+        return [*of_pairs, (self._matched_pairs(), at_kl, self.at_equal_kl)]
 
     # ---- pairs, and the lines of one pair
 
@@ -99,10 +92,16 @@ class Sampled:
         return kl_difference(pair, self.kls[metric.temperature]["exact KL"], seeds) if len(seeds) > 1 else None
 
     def at_equal_pass1(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """pass@k at equal pass@1 of two arms with one run each."""
-        from sage_rlvr.verdicts.of_temperatures import at_equal_pass1
+        """pass@k at equal pass@1 of two arms with one run each; None for several training seeds, for problems with different
+        numbers of samples, and for clusters."""
+        from sage_rlvr.verdicts.stats.frontier import compare_count_frontiers  # a single temperature has no frontier
 
-        return at_equal_pass1({t: sides for t in self.temperatures if (sides := pair.sides(t)) is not None}, metric.k or 0)
+        both = {t: sides for t in self.temperatures if (sides := pair.sides(t)) is not None}
+        if not all(len(side.values) == 1 and side.is_plain for sides in both.values() for side in sides):
+            return None
+        left, right = ({t: (sides[i].n or 0, sides[i].values[0]) for t, sides in both.items()} for i in (0, 1))
+        gap = compare_count_frontiers(left, right, k=metric.k or 0)
+        return Estimate(gap.comparison, covers=gap.covers)
 
     def at_equal_kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """`matched.matched` of these arms."""

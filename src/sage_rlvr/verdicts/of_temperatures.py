@@ -1,18 +1,17 @@
-"""The comparisons of samples at several temperatures: the list `AnyTemperature.plan` and its estimators, and the estimator of two
-arms at equal pass@1."""
+"""The comparisons of samples with mixtures of temperatures: the list `AnyTemperature.plan` and its estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING
 
 from sage_rlvr.verdicts.baselines import guesses_of
 from sage_rlvr.verdicts.design import AT_ANY, BASE
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric, above_baselines
-from sage_rlvr.verdicts.pairs import ArmPair, Plan, Sides
+from sage_rlvr.verdicts.of_samples import Sampled
+from sage_rlvr.verdicts.pairs import ArmPair, Plan
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats import frontier as frontiers
@@ -22,9 +21,6 @@ from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures_of_counts
 from sage_rlvr.verdicts.stats.paired import PairedDifference
 from sage_rlvr.verdicts.stats.passk import powers
-
-if TYPE_CHECKING:
-    from sage_rlvr.verdicts.of_samples import Sampled
 
 COLDEST = 0.05
 """The lowest temperature above 0 that is worth sampling: below it a policy is nearly greedy."""
@@ -158,17 +154,3 @@ def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, fron
     for row in arm.rows:
         tables.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
     return tables
-
-
-def at_equal_pass1(both: Mapping[float, Sides], k: int) -> Estimate | None:
-    """pass@k at equal pass@1 of two arms with one run each; None for several training seeds, for problems with different numbers of
-    samples, and for clusters. both: temperature -> their scores."""
-    if not all(len(side.values) == 1 and side.is_plain for sides in both.values() for side in sides):
-        return None
-    left, right = ({t: (sides[i].n or 0, sides[i].values[0]) for t, sides in both.items()} for i in (0, 1))
-    return of_frontier(frontiers.compare_count_frontiers(left, right, k=k))
-
-
-def of_frontier(gap: frontiers.FrontierGap) -> Estimate:
-    """A mean over the pass@1 that both frontiers cover."""
-    return Estimate(gap.comparison, covers=None if gap.value is None else (gap.low, gap.high))

@@ -69,8 +69,10 @@ class ArmPair:
 
 Estimator = Callable[[ArmPair, Metric], Estimate | None]
 """Compares a pair in a metric; None if the pair has no such comparison."""
-Plan = Sequence[tuple[Sequence[ArmPair], Sequence[Metric], Estimator]]
-"""Comparisons, in the order of their rows: every line compares each of its pairs in each of its metrics."""
+Line = tuple[Sequence[ArmPair], Sequence[Metric], Estimator]
+"""Each of these pairs, compared in each of these metrics."""
+Plan = Sequence[Line]
+"""Comparisons, in the order of their rows."""
 
 
 def rows_of(plan: Plan) -> Iterator[Row]:

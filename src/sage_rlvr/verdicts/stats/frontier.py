@@ -94,6 +94,11 @@ class FrontierGap(AtFrontier):
     low: float
     high: float
 
+    @property
+    def covers(self) -> tuple[float, float] | None:
+        """The range of pass@1 of the mean; None without a mean."""
+        return None if self.value is None else (self.low, self.high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GapCurve:
