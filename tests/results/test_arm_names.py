@@ -41,7 +41,7 @@ def test_files_of_one_name_are_called_by_their_folders_too(tmp_path: Path) -> No
     words = [write(tmp_path / folder / "eval" / "samples.jsonl") for folder in ("base", "rl")]
     (one,) = compared(*words)["verdicts"]  # type: ignore[misc]
     assert (one["control"], one["arm"]) == ("base/eval/samples", "rl/eval/samples")
-    with pytest.raises(DataError, match="two arms have the name"):
+    with pytest.raises(DataError, match="was passed twice"):
         compared(words[0], words[0])
 
 

@@ -73,7 +73,8 @@ class Plan(Command):
         )  # fmt: skip
         if not self.from_ and choice != Choice():
             raise ConfigError(
-                "--correct, --right-from, --unscored, --fields, --judge, --common: only for files of rows; pass them with --from A B"
+                "--correct, --right-from, --unscored, --fields, --judge, --common: only for files of rows; pass them with "
+                "--from A B"
             )
         read = MeasuredArms.read(self.from_, self.split, choice) if self.from_ else None
         problems, samples = self.problems, self.samples
