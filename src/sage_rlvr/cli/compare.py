@@ -17,7 +17,6 @@ from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.api.compare import Comparison
-    from sage_rlvr.api.trackers import TrackerRun
     from sage_rlvr.results.rejudged import Rejudged
     from sage_rlvr.verdicts.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
@@ -101,7 +100,10 @@ class Compare(Command):
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores
 
         self._check_taken()
-        targets = self._targets()
+        if self.github_summary or self.log_to:
+            from sage_rlvr.cli.compare_writers import check
+
+            check(self)
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
@@ -130,7 +132,10 @@ class Compare(Command):
                 session.say(*patterns(results))
             if self.out is not None:
                 (session.note if self.json else session.say)(self._written(comparison, self.out))
-            self._send(session, comparison, targets)
+            if self.to or self.github_summary or self.log_to:
+                from sage_rlvr.cli.compare_writers import send
+
+                send(self, session.note if self.json else session.say, comparison)
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
@@ -185,38 +190,6 @@ class Compare(Command):
         page = write_page(comparison, out)
         kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
         return f"\npage     {page.written[0]}\nfigures  {page.written[0].parent}/figures/*.{kinds}"
-
-    def _targets(self) -> list[TrackerRun]:
-        """The runs of --log-to, and whether there is a step of --github-summary, checked before anything is read."""
-        if self.github_summary:
-            from sage_rlvr.results.writers.markdown import summary_file
-
-            summary_file()
-        if not self.log_to:
-            return []
-        from sage_rlvr.api.trackers import targets_of
-
-        return [target for word in self.log_to for target in targets_of(word)]
-
-    def _send(self, session: Session, comparison: Comparison, targets: Sequence[TrackerRun]) -> None:
-        """Write for Every Eval Ever, GitHub and trackers."""
-        tell = session.note if self.json else session.say
-        if self.to is not None:
-            from sage_rlvr.results.writers.eee import write_eee
-
-            files = write_eee(comparison.results, comparison.findings.verdicts, self.to[1])
-            tell("", *(f"eee      {file}" for file in files))
-        if self.github_summary:
-            from sage_rlvr.results.writers.markdown import append_to_summary, brief_markdown
-
-            tell(f"summary  {append_to_summary(brief_markdown(comparison.results, comparison.findings))}")
-        if targets:
-            from sage_rlvr.api.trackers import logged_of
-
-            logged = logged_of(comparison.results, comparison.findings)
-            for target in targets:
-                target.log(logged)
-                tell(f"logged   {target.tracker} {target.place}")
 
     def _check_taken(self) -> None:
         """Raise ConfigError if no arm is left, because an option with several words took all of them."""
