@@ -218,6 +218,29 @@ def test_a_row_does_not_depend_on_the_other_prompts(make: Callable[[], PreTraine
         same(together, run(model, [prompt], row_ids=torch.arange(18)[rows]), rows, tolerance=2e-5)
 
 
+@pytest.mark.parametrize("make", [gqa, gpt2])
+@pytest.mark.parametrize("completions", [1, 3, 5, 11])
+def test_a_rollout_in_pieces_is_the_whole_one(
+    make: Callable[[], PreTrainedModel], completions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 prompts x 5 completions: the rows' own random numbers and limits, and never a larger cache than it may be."""
+    model, held = build(make), list[int]()
+    asked = {"group_size": 5, "max_new_tokens": 12, "eos_id": EOS, "pad_id": PAD, "key": Key(3), "row_ids": torch.arange(15) + 7}
+    asked["limits"] = torch.arange(15) % 12 + 1
+    whole = sampler.sample(model, PROMPTS, **asked)
+    each = 12 * 4 * sampler.numbers_per_token(model.config)
+    monkeypatch.setattr(sampler, "cache_bytes", lambda model: completions * each)
+    plain = sampler.Decoder.__init__
+    monkeypatch.setattr(
+        sampler.Decoder, "__init__", lambda self, *args: plain(self, *args) or held.append(sum(m.nbytes for m in self.memory[1:]))
+    )
+    parts = sampler.sample(model, PROMPTS, **asked)
+    assert torch.equal(parts.tokens, whole.tokens) and torch.equal(parts.mask, whole.mask)
+    torch.testing.assert_close(parts.logps, whole.logps, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(parts.entropies, whole.entropies, atol=1e-5, rtol=1e-4)
+    assert make is gpt2 or (len(held) > 1 and max(held) <= completions * each)
+
+
 def test_a_row_does_not_depend_on_its_group() -> None:
     model = build(gqa)
     together = run(model, [PROMPTS[0]])

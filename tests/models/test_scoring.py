@@ -501,3 +501,14 @@ def test_rows_out_of_order_and_masks_with_gaps_are_refused() -> None:
         score(model, prompts, tokens, mask, owners[:2])
     with pytest.raises(DataError, match="a prompt has no tokens"):
         score(model, [*prompts[:2], []], tokens, mask, owners)
+
+
+def test_masks_grow_with_the_length_and_not_with_its_square() -> None:
+    """Of completions of 512 and of 1,024 tokens behind prompts of different lengths; as the kept scores do."""
+
+    def numbers(width: int) -> int:
+        tokens = torch.randint(2, 21, (3, width), generator=torch.Generator().manual_seed(0))
+        layout = Layout.of([[2] * 9, [3] * 30], tokens, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([0, 0, 1]))
+        return sum(tile.masked.numel() for tile in layout.tiles)
+
+    assert numbers(1024) < 2.1 * numbers(512)

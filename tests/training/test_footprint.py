@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import scale
-from sage_rlvr.config import SftConfig, TrainConfig, load_config, read_recipe
+from sage_rlvr.config import EngineConfig, SftConfig, TrainConfig, load_config, read_recipe
 from sage_rlvr.core import Branch, Key, Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
@@ -171,6 +172,30 @@ def test_the_lines_say_it_for_a_recipe_and_for_a_model_alone(small: Path) -> Non
     assert "1,536,000 generated tokens at most" in text
     alone = "\n".join(footprint_lines(str(small), None, ()))
     assert "3 layers of width 16" in alone and "KiB of KV cache a token" in alone and "A step" not in alone
+
+
+def test_what_fits_on_each_engine(small: Path) -> None:
+    """On the loop as on one device alone: its state and a micro-batch, to the byte."""
+    size = Size.of(str(small))
+    config = load_config(TrainConfig, "sage_branch", [("engine.dtype", "bfloat16"), ("rollout.max_new_tokens", "10")])
+    lines = list(footprint.fits_lines(size, config, (1, 4), 80.0))
+    numbers = {"loop": (1,), "trl": (1, 4), "verl": (1, 4)}
+    assert [line.split()[:2] for line in lines] == [[name, str(n)] for name, several in numbers.items() for n in several]
+    assert all("x 80 GB: fits, about" in line for line in lines)
+    state = sum(footprint.tensor_bytes(config, size.where, False).values())
+    needed = (state + footprint.forward_pass(size, config.rollout.completions, 10, True).kept + (1 << 24)) / 1e9
+    words = [next(footprint.fits_lines(size, config, (1,), needed * factor)) for factor in (1 + 1e-6, 1 - 1e-6)]
+    assert ": fits" in words[0] and "does NOT fit" in words[1]
+
+
+def test_the_cache_of_the_loop_is_that_of_a_piece_of_its_rollout(small: Path) -> None:
+    """A rollout of more than 4 GiB of keys and values, of a model whose weights are less: 4 GiB; on the other engines all of it."""
+    size = Size.of(str(small))
+    config = load_config(TrainConfig, "sage_branch", [("rollout.max_new_tokens", "2000000")])
+    whole = config.rollout.completions * 2_000_000 * size.kv * 4
+    assert whole > footprint.CACHE == footprint._cache(size, config, 4)
+    elsewhere = replace(config, engine=EngineConfig(name="trl"))
+    assert footprint._cache(size, elsewhere, 4) == whole
 
 
 def test_without_a_network_it_says_what_to_do(small: Path) -> None:

@@ -34,6 +34,8 @@ class Doctor(Command):
     """A model folder or Hub id, instead of the recipe's model."""
     gpus: tuple[int, ...] = (1, 8, 64, 512)
     """Numbers of GPUs for the cost of a step."""
+    memory: float | None = None
+    """GB of one GPU: print whether the recipe fits on each number of them, on the loop, TRL and verl."""
 
     def execute(self, session: Session) -> int:
         """Exit code 0 if everything installed works, with or without torch, else 2; 0 after counting."""
@@ -60,6 +62,9 @@ class Doctor(Command):
         """The cost of a recipe and a model, in lines: counts, then measurements of a probe. note: receives messages meanwhile."""
         if any(number < 1 for number in self.gpus):
             raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: each number must be at least 1")
+        if self.memory is not None and not (self.memory > 0 and self.recipe is not None):
+            more = "give GB above 0, such as 80" if self.recipe is not None else "name a recipe too: what fits depends on its step"
+            raise ConfigError(f"--memory {self.memory:g}: {more}")
         note("doctor: counting from config.json")  # before torch is imported, which takes seconds
         from sage_rlvr.config import TrainConfig, read_recipe
 
@@ -75,7 +80,7 @@ class Doctor(Command):
                 note(f"doctor: {self.recipe} has no {key}: counted with {value}")
             config = read_recipe(self.recipe, [*edits, *assumed], "train")
         assert config is None or isinstance(config, TrainConfig)
-        yield footprint_lines(self.model, config, self.gpus)
+        yield footprint_lines(self.model, config, self.gpus, self.memory)
         if self.model is None and (config is None or config.engine.name != "loop" or config.model == EMBEDDED):
             return
         usual = "real/grpo" if self.model in LONG_NAMES else "grpo"

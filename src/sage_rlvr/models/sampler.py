@@ -160,6 +160,25 @@ def sample(
             cut=cut,
         )
         return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits, by_length)
+    parts = pieces_of(model, len(prompts), group_size, max_new_tokens)
+    if len(parts) > 1 and ready is None and lender is None and not trace:
+        asked = {"eos_id": ends, "pad_id": pad_id, "key": key, "step": step, "temperature": temperature, "cut": cut}
+        own_rows = row_ids.reshape(-1, group_size)
+        most = None if limits is None else limits.reshape(-1, group_size)
+        drawn_parts = [
+            sample(
+                model,
+                prompts[some],
+                group_size=own.stop - own.start,
+                max_new_tokens=max_new_tokens,
+                row_ids=own_rows[some, own].flatten(),
+                limits=None if most is None else most[some, own].flatten(),
+                entropies=entropies,
+                **asked,
+            )
+            for some, own in parts
+        ]
+        return joined(drawn_parts, pad_id)
     # float64 where the device has it: a float32 uniform has 24 bits, and tokens rarer than its steps could not be drawn
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((count, max_new_tokens), pad_id, dtype=torch.long, device=device)
@@ -203,6 +222,38 @@ def sample(
     spread = None if spreads is None else spreads[:, :width]
     traced = None if tracing is None else tracing.trace(prefilled)
     return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], spread, finished, None, traced)
+
+
+def numbers_per_token(config: Any) -> int:
+    """Return the keys and values of one token in all layers, from a text model's config."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * width)
+
+
+CACHE = 1 << 32
+"""Bytes of keys and values of completions for which a rollout is not sampled in pieces, however small the model is."""
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Return the bytes of keys and values that sampling holds at most at a time: those of the weights, or `CACHE` if it is more."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    return max(CACHE, weights)
+
+
+def pieces_of(model: PreTrainedModel, prompts: int, group_size: int, max_new_tokens: int) -> list[tuple[slice, slice]]:
+    """Return (prompts, completions of each) of the pieces in which a rollout is sampled, in the order of its rows.
+
+    A piece's completions at full length stay below `cache_bytes`, but for a single one. The pieces depend on sizes alone, so that
+    a run and its resume have the same; the random numbers are the rows', whatever their piece.
+    """
+    weight = next(model.parameters())
+    each = numbers_per_token(model.config.get_text_config()) * weight.element_size() * max_new_tokens
+    fit = max(1, cache_bytes(model) // each)
+    if (per := fit // group_size) >= 1:
+        return [(slice(i, min(i + per, prompts)), slice(0, group_size)) for i in range(0, prompts, per)]
+    parts = [slice(i, min(i + fit, group_size)) for i in range(0, group_size, fit)]
+    return [(slice(n, n + 1), part) for n in range(prompts) for part in parts]
 
 
 class _Tracing:

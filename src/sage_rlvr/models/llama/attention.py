@@ -77,7 +77,7 @@ class Grid:
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
         """(I K, R J, U), softmax over what each query sees."""
         scores = torch.bmm(q, k.mT)
-        scores.view(self.shape).masked_fill_(self.masked, -math.inf)
+        scores.view(self.shape)[..., self.shape[-1] - self.masked.shape[-1] :].masked_fill_(self.masked, -math.inf)
         return torch.softmax(scores, -1)
 
 

@@ -27,8 +27,9 @@ class Tile:
     """I texts with J queries each against their first U keys: query j of text i sees the keys from the start of the text to itself.
     `Layout` makes it; attention reads it.
 
-    query_nodes (I, J), key_nodes (I, U): nodes of queries and keys, 0 where there is none; masked (I, 1, 1, J, U) bool: keys that a
-    query must not see; nodes (m,): those whose query is computed here, and places (m,) where among the I * J.
+    query_nodes (I, J), key_nodes (I, U): nodes of queries and keys, 0 where there is none; masked (I, 1, 1, J, U') bool: of the
+    last U' keys those that a query must not see, while every query sees all before them; nodes (m,): those whose query is computed
+    here, and places (m,) where among the I * J.
     """
 
     query_nodes: Tensor
@@ -212,9 +213,10 @@ def _tile(texts: Tensor, starts: Tensor, counts: Tensor, part: slice, first: int
     asks = queries[None, :] < counts[:, None]
     at = starts[:, None] + queries[None, :]
     query_nodes = torch.where(asks, texts.gather(1, at.clamp_max(texts.shape[1] - 1)), 0)
-    # A place without a query sees one key: softmax over no key at all would be NaN.
-    last_seen = torch.where(asks, at, 0)
-    masked = keys[None, None, :] > last_seen[:, :, None]
+    # A place without a query sees what all see: softmax over no key at all would be NaN. A mask of all keys would grow with T^2.
+    common = int(starts.min())
+    last_seen = torch.where(asks, at, common)
+    masked = keys[None, None, common + 1 :] > last_seen[:, :, None]
     key_nodes = torch.where(keys[None, :] < (starts + counts)[:, None], texts[:, : len(keys)], 0)
     places = asks.flatten().nonzero().squeeze(1)
     return Tile(query_nodes, key_nodes, masked[:, None, None], query_nodes.flatten()[places], places)

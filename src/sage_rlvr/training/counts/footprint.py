@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 
-from sage_rlvr.config import TrainConfig
+from sage_rlvr.config import EngineConfig, TrainConfig
 from sage_rlvr.core.guides.base import BINS
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.devices import device_of, dtype_of
 from sage_rlvr.models.folders import config_folder, folder_of
+from sage_rlvr.models.sampler import CACHE, numbers_per_token
 from sage_rlvr.models.weights import loading
 from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
 from sage_rlvr.training.trl.arguments import grpo_arguments
@@ -63,11 +64,8 @@ class Size:
         where = _fetched(model)
         with loading(f"{where / 'config.json'}"):
             config = AutoConfig.from_pretrained(where).get_text_config()
-            heads = config.num_attention_heads
-            width = getattr(config, "head_dim", None) or config.hidden_size // heads
-            kv_heads = getattr(config, "num_key_value_heads", None) or heads
-            layers = config.num_hidden_layers
-        return cls(where, parameters(where, None)[0], 2 * layers * kv_heads * width, config.vocab_size, config.hidden_size, layers)
+            kv, layers = numbers_per_token(config), config.num_hidden_layers
+        return cls(where, parameters(where, None)[0], kv, config.vocab_size, config.hidden_size, layers)
 
 
 def _fetched(model: str) -> Path:
@@ -162,7 +160,7 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     always = sum(parts.values())
     parts["activations of a micro batch"] = inputs + one // size.layers if again else one
     parts["logits of a micro batch, float32"] = 4 * rows * limit * size.vocabulary
-    parts["KV cache of a rollout"] = config.rollout.completions * limit * size.kv * width
+    parts["KV cache of a rollout"] = _cache(size, config, width)
     yield from (f"{value / GIB:12.3f} GiB  {name}" for name, value in parts.items())
     counts = f"{rows:,} completions in a micro batch and {config.rollout.completions:,} in a rollout"
     yield f"of {counts}, {limit:,} tokens each, without prompts"
@@ -172,6 +170,46 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     yield fit_line(always + max(passing, parts["KV cache of a rollout"]), *memory_of(config))
     if config.engine.name == "loop":
         yield "logits: on the loop engine a Llama-shaped model holds at most 16 MiB of logits at a time"
+
+
+def _cache(size: Size, config: TrainConfig, width: int) -> int:
+    """Bytes of keys and values of a rollout; on the loop of the part of it that is sampled at a time (`models.sampler`)."""
+    whole = config.rollout.completions * config.rollout.max_new_tokens * size.kv * width
+    most = max(CACHE, size.numbers * width, config.rollout.max_new_tokens * size.kv * width)
+    return min(whole, most) if config.engine.name == "loop" and not config.engine.reuse_sampling else whole
+
+
+def fits_lines(size: Size, config: TrainConfig, gpus: Sequence[int], memory: float) -> Iterator[str]:
+    """Yield a line for each engine and number of GPUs of `memory` GB: what each GPU needs for the recipe, and whether it fits.
+
+    The loop takes one device. On TRL and verl all tensors of the state are sharded over all GPUs (FSDP2 or ZeRO-3); the sampler has
+    a copy of the weights in bfloat16 besides, and its share of the cache.
+    """
+    limit, completions = config.rollout.max_new_tokens, config.rollout.completions
+    for name in ("loop", "trl", "verl"):
+        dtype = config.engine.dtype if name == "loop" or config.engine.lora is not None else "float32"
+        try:
+            lora = None if name == "loop" else config.engine.lora
+            engine = config.engine if config.engine.name == name else EngineConfig(name=name, dtype=dtype, lora=lora)
+            one = replace(config, engine=engine)
+            rows, again = micro_batch(one)
+        except ConfigError as error:
+            yield f"{name:<5} not this recipe: {error}"
+            continue
+        state = sum(tensor_bytes(one, size.where, "8bit" in str(engine.args.get("optim"))).values())
+        for n in gpus if name != "loop" else (1,):
+            mine = min(rows, -(-completions // n))
+            kept = forward_pass(size, mine, limit, True).kept
+            inputs = size.layers * mine * limit * size.hidden * 2
+            activations = inputs + kept // size.layers if again else kept
+            logits = 1 << 24 if name == "loop" else 4 * mine * limit * size.vocabulary
+            width = 2 if name != "loop" or dtype_of(engine) == "bfloat16" else 4
+            sampling = _cache(size, one, width) // n + (2 * size.numbers if name != "loop" else 0)
+            needed = state / n + max(activations + logits, sampling)
+            passing = (activations + logits) / 1e9
+            parts = f"state {state / n / 1e9:.1f}, micro-batch of {mine} {passing:.1f}, sampling {sampling / 1e9:.1f}"
+            fits = "fits" if needed <= memory * 1e9 else "does NOT fit"
+            yield f"{name:<5} {n:>5,} x {memory:g} GB: {fits}, about {needed / 1e9:.1f} GB each ({parts})"
 
 
 def memory_of(config: TrainConfig) -> tuple[int, str]:
@@ -258,10 +296,12 @@ def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator
         yield f"{n:>6,}  " + "  ".join(cells) + f"  {moved / GIB:,.3f} GiB"
 
 
-def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequence[int]) -> list[str]:
+def footprint_lines(
+    model: str | None, config: TrainConfig | None, gpus: Sequence[int], memory: float | None = None
+) -> list[str]:
     """Return all lines, as `doctor` prints them. Raise ConfigError as `Size.of` does.
 
-    model: replaces the recipe's model. config: of an RL recipe.
+    model: replaces the recipe's model. config: of an RL recipe. memory: GB of a GPU, for what fits.
     """
     name = model or (config.model if config is not None else "embedded")
     size = Size.of(name)
@@ -276,7 +316,10 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
         return lines
     lines += ["", "Bytes per process, without sharding", *(f"  {line}" for line in byte_lines(size, config))]
     lines += ["", "Work", *(f"  {line}" for line in work(config, _fields(config)))]
-    return [*lines, "", "A step", *(f"  {line}" for line in step_lines(size, config, gpus))]
+    lines += ["", "A step", *(f"  {line}" for line in step_lines(size, config, gpus))]
+    if memory is not None:
+        lines += ["", "What fits", *(f"  {line}" for line in fits_lines(size, config, gpus, memory))]
+    return lines
 
 
 def _fields(config: TrainConfig) -> dict[str, Any]:
