@@ -35,6 +35,7 @@ COMMANDS = {
     "study": "lab.study:Study",
     "place": "lab.place:Place",
     "unlocked": "lab.unlocked:Unlocked",
+    "dataset": "lab.dataset:Dataset",
     "tangent": "lab.tangent:Tangent",
     "casebook": "lab.casebook.command:Casebook",
     "gpu": "lab.gpu:Gpu",
