@@ -1,4 +1,4 @@
-"""Check whether an arm does more than its base sampled at a lower temperature."""
+"""Check whether an arm does more than its base sampled at a lower temperature, or with weights mixed with those of a policy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from sage_rlvr.verdicts.design import AT_ANY, BASE
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
-from sage_rlvr.verdicts.of_temperatures import COLDEST
+from sage_rlvr.verdicts.of_samples import control_of
+from sage_rlvr.verdicts.of_temperatures import COLDEST, lines_of
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_text import End, grouped, listed, outcome
-from sage_rlvr.verdicts.stats.passk import powers
+from sage_rlvr.verdicts.stats.passk import pass_at_k, powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "too hot", "unknown"]
 TOO_LARGE = 0.25
@@ -42,6 +45,17 @@ ANSWERS: dict[Finding, str] = {
     "sharpened": "{arm}: only sharpened, as far as can be told ({home} at T = {t:g} does the same: {facts})",
     "flattened": "{arm}: no more than {home} at a higher temperature, as far as can be told (T = {t:g} does the same: {facts})",
 }
+OF_WEIGHTS: dict[Finding, str] = {
+    "above": "{arm}: yes, higher at k = {ks} ({pairs} at {place})",
+    "below": "{arm}: no, lower at k = {ks} ({pairs} at {place})",
+    "too hot": (
+        "{arm}: cannot be told, since their pass@1 is not shown to fall at the largest share, {largest:g} (higher so far at "
+        "k = {ks}: {pairs} at {place})"
+    ),
+    "unknown": "{arm}: cannot be told (the nearest pass@1 is that at {place}: {facts})",
+    "sharpened": "{arm}: no more, as far as can be told ({place} does the same: {facts})",
+}
+MIXED = "Does it do more than {home}, without training? {arms}."
 
 
 ColderCurves = dict[float, dict[int | None, float]]
@@ -55,8 +69,10 @@ class ColderBaseComparison:
     ks: each k at which the difference is significant
     before: words on differences that are significant only before correction
     passes: k -> the scores of arm and base
+    temperature: of the base; of mixed weights the distance from the policy
     detectable: the largest detectable difference at k > 1, NaN without one
-    coldest: the lowest temperature of the base"""
+    coldest: the lowest temperature of the base, or the lowest distance
+    weights: whether the base has mixed weights"""
 
     arm: str
     home: str
@@ -67,6 +83,7 @@ class ColderBaseComparison:
     passes: dict[int | None, tuple[float, float]]
     detectable: float
     coldest: float
+    weights: bool = False
 
     @property
     def word(self) -> str:
@@ -76,7 +93,7 @@ class ColderBaseComparison:
     @property
     def text(self) -> str:
         """The finding with its numbers."""
-        return self._filled(ANSWERS[self.finding])
+        return self._filled((OF_WEIGHTS if self.weights else ANSWERS)[self.finding])
 
     @property
     def numbers(self) -> str:
@@ -88,6 +105,8 @@ class ColderBaseComparison:
         seen = f"detectable at k > 1: {self.detectable:.3f}" if math.isfinite(self.detectable) else ""
         ks, facts = ", ".join(map(str, self.ks)), listed(pairs, self.before, seen, by="; ")
         named = {"arm": self.arm, "home": self.home, "t": self.temperature, "coldest": self.coldest}
+        place = f"share {1 - self.temperature:g}" if 0 <= self.temperature <= 1 else "the base itself"
+        named |= {"place": place, "largest": 1 - self.coldest}
         return template.format(**named, next=below(self.coldest), ks=ks, pairs=pairs, facts=facts)
 
 
@@ -106,6 +125,13 @@ def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
     numbers = NEAREST.format(home=_homes(findings), arms="; ".join(one.numbers for one in findings))
     return QUESTION.format(home=_homes(findings), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
+
+
+def between(rows: Sequence[Row], results: Results) -> str:
+    """Whether the arms do more than policies whose weights are mixed; "" without such policies."""
+    apart = grouped((row for row in rows if row.why == "weights"), lambda row: (row.b, row.task, row.a))
+    by_line = grouped([_colder_base_comparison(some, results) for some in apart.values()], lambda one: one.home)
+    return " ".join(MIXED.format(home=home, arms="; ".join(one.text for one in some)) for home, some in by_line.items())
 
 
 def colder_base_comparisons(rows: Sequence[Row], results: Results) -> list[ColderBaseComparison]:
@@ -127,7 +153,9 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
     higher = [row.metric.k for row in rows if outcome(row) == End.HIGHER]
     # a pass@1 below the best of all temperatures shows nothing: the arm has another temperature
     lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
+    weights = rows[0].why == "weights"
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
+    same = "sharpened" if weights else same
     before = _before(rows)
     # at the end of the base's range of pass@1 the mixture has no lower bound
     if before or not min(hidden, default=math.nan) <= TOO_LARGE:
@@ -142,6 +170,7 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
         passes={row.metric.k: (row.comparison.mean_a, base[row.metric.k]) for row in rows if row.metric.k in shown},
         detectable=max(hidden, default=math.nan),
         coldest=min(curves),
+        weights=weights,
     )
 
 
@@ -171,6 +200,8 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
 
 def _curves(results: Results, row: Row) -> ColderCurves:
     """pass@k of the base of a row at each of its temperatures."""
+    if row.why == "weights":
+        return _curves_of_line(results, row)
     curves: ColderCurves = {}
     if results.stored is not None:
         for one in _sampled(results.stored, row, _home(row)):
@@ -182,6 +213,22 @@ def _curves(results: Results, row: Row) -> ColderCurves:
         if scores is not None and scores.n is not None:
             ks = powers(scores.n)
             curves[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
+    return curves
+
+
+def _curves_of_line(results: Results, row: Row) -> ColderCurves:
+    """pass@k of the policies with mixed weights of a row by their distance from the policy."""
+    if results.stored is not None:
+        mine = [one for one in results.stored["sampled"] if one["task"] == row.task and one["policy"] != row.a]
+        found = {one["lines"][row.b]: one["pass"] for one in mine if row.b in one.get("lines", ())}
+        return {d: {int(k): float(value["value"]) for k, value in passes.items()} for d, passes in found.items()}
+    here = results.table.sampled().where(task=row.task)
+    (line,) = [one for one in lines_of(here, control_of(results.design, here)) if one.name == row.b]
+    curves: ColderCurves = {}
+    for d, point in line.points.items():
+        if point.arm != row.a:
+            right = point.values.astype(int)
+            curves[d] = {k: float(np.mean(pass_at_k(point.n, right, k))) for k in powers(point.n)}
     return curves
 
 

@@ -50,6 +50,11 @@ def rows_of_samples(results: Results) -> Iterator[Row]:
                     yield from of_temperatures.envelope_rows(here, name, envelope, k)
             others = [on_task.where(arm=name) for name in design.names if name not in exact]
             yield from of_temperatures.colder_rows(here.where(arm=control_of(design, here)), others, k, results.fixed)
+        if any(row.mixture for row in here.rows):
+            from sage_rlvr.verdicts import of_temperatures
+
+            others = [on_task.where(arm=name) for name in design.names if name not in exact]
+            yield from of_temperatures.mixture_rows(here, control_of(design, here), others, k, results.fixed)
 
 
 def _temperatures(here: Measurements[SampledMeasurement]) -> list[float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sage_rlvr.verdicts.baselines import ABOVE, guesses_of
-from sage_rlvr.verdicts.design import AT_ANY, BASE, Envelope
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.design import AT_ANY, BASE, Envelope, Why
 from sage_rlvr.verdicts.measurements import Measurement, Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
 from sage_rlvr.verdicts.pairs import ArmPair, Sides
@@ -44,30 +45,86 @@ def colder_rows(
     plain = not any(row.sizes is not None or row.cluster for row in control.rows)
     if len(base) < 2 or REFERENCE not in base or len(base) < len(control.rows) or not plain:
         return
-    first, rising = control.rows[0], may_rise(base)
-    best_n, best_right = max(base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
+    first = control.rows[0]
     for other in others:
-        own = other.where(temperature=REFERENCE).scores()
-        if own is None or own.arm == first.arm or own.n is None or not own.is_plain:
+        yield from _against_line(base, first.chance, other, first.arm, first.arm + AT_ANY, "colder", k, fixed)
+
+
+def mixture_rows(
+    here: Measurements[SampledMeasurement], control: str, others: Sequence[Measurements[Measurement]], k: int, fixed: bool
+) -> Iterator[Row]:
+    """Every other arm against the policies between the control and a policy (`lines_of`), as against a colder control. fixed: as
+    in `paired_seeds`."""
+    for line in lines_of(here, control):
+        mixed = {row.arm for row in line.points.values() if row.mixture}
+        for other in others:
+            arm = other.rows[0].arm if other else control
+            points = {d: (row.n, row.values.astype(int)) for d, row in line.points.items() if row.arm != arm}
+            if arm not in mixed and len(points) > 1:
+                chance = line.points[max(line.points)].chance
+                yield from _against_line(points, chance, other, control, line.name, "weights", k, fixed)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The policies between a control and a policy whose weights are mixed, each sampled once at the reference temperature.
+
+    name: As the second arm of rows.
+    points: Measurement by its distance from the policy: 1 less the share of the policy's weights, 0 for the policy itself. The
+        control has 1, or 2 if only the upper layers are mixed, so that it is none of these mixtures.
+    """
+
+    name: str
+    points: dict[float, SampledMeasurement]
+
+
+def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[Line]:
+    """The lines of a task whose base is the control. here: the samples of the task."""
+    rows = [row for row in here.where(temperature=REFERENCE).rows if row.sizes is None and not row.cluster]
+    by_revision = {row.identity.get("revision"): row for row in rows if not row.mixture}
+    mixed: dict[tuple[str, str, str], list[SampledMeasurement]] = {}
+    for row in rows:
+        if row.mixture:
+            mixed.setdefault((row.mixture["policy"], row.mixture["base"], row.mixture["layers"]), []).append(row)
+    lines = []
+    for (policy, base, layers), some in mixed.items():
+        home, own = by_revision.get(base), by_revision.get(policy)
+        if home is None or home.arm != control:
             continue
-        n, right = own.n, own.values.astype(int)
-        # A point estimate above the base's best is no sign that the base does not reach it: half of the arms that do have one.
-        beyond = _against_best(right, n, best_right, best_n, 1, fixed).outcome == "better"
-        largest = min(k, n, *(size for size, _ in base.values()))
-        for metric in above_colder(largest):
-            if (metric.at == "b best") != (beyond or metric.k == 1):
-                continue
-            if metric.at == "mixture":
-                tables = [{REFERENCE: (n, row)} for row in right]
-                guessers = guesses_of(first.chance)
-                above_it = above_mixtures_of_counts(tables, [[base]], metric.k or 0, guessers=guessers, capped=True)
-                assert above_it is not None  # the base has samples
-                comparison = compare_hull(above_it)
-            else:
-                comparison = _against_best(right, n, best_right, best_n, metric.k or 0, fixed)
-            yield Row(
-                a=own.arm, b=first.arm + AT_ANY, why="colder", task=own.task, metric=metric, comparison=comparison, rising=rising
-            )  # fmt: skip
+        points = {2.0 if layers == "upper" else 1.0: home} | {1 - float(row.mixture["share"]): row for row in some}
+        several = own is not None and sum(row.arm == own.arm for row in rows) > 1
+        name = "its policy" if own is None else own.name if several else own.arm
+        if own is not None:
+            points[0.0] = own
+        upper = " in the upper layers" * (layers == "upper")
+        lines.append(Line(f"weights between {control} and {name}{upper}", points))
+    return lines
+
+
+def _against_line(
+    line: Mapping[float, frontiers.RightCounts], chance: Chance | None, other: Measurements[Measurement], home: str, b: str,
+    why: Why, k: int, fixed: bool,
+) -> Iterator[Row]:  # fmt: skip
+    """An arm against the best mixture per completion of policies that need no further training. line: as of `may_rise`, at
+    temperatures or at distances from a policy. home: the arm that is not compared. b, why: of the rows."""
+    own = other.where(temperature=REFERENCE).scores()
+    if own is None or own.arm == home or own.n is None or not own.is_plain:
+        return
+    rising, (best_n, best_right) = may_rise(line), max(line.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
+    n, right = own.n, own.values.astype(int)
+    # A point estimate above the line's best is no sign that the line does not reach it: half of the arms that do have one.
+    beyond = _against_best(right, n, best_right, best_n, 1, fixed).outcome == "better"
+    for metric in above_colder(min(k, n, *(size for size, _ in line.values()))):
+        if (metric.at == "b best") != (beyond or metric.k == 1):
+            continue
+        if metric.at == "mixture":
+            tables = [{REFERENCE: (n, row)} for row in right]
+            above_it = above_mixtures_of_counts(tables, [[line]], metric.k or 0, guessers=guesses_of(chance), capped=True)
+            assert above_it is not None  # the line has samples
+            comparison = compare_hull(above_it)
+        else:
+            comparison = _against_best(right, n, best_right, best_n, metric.k or 0, fixed)
+        yield Row(a=own.arm, b=b, why=why, task=own.task, metric=metric, comparison=comparison, rising=rising)
 
 
 def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
@@ -76,6 +133,8 @@ def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
     It may unless pass@1 is shown to fall at the lowest: some higher temperature has more right samples on these problems than the
     noise of the samples gives, one-sided at `FALL` shared among the higher temperatures (Bonferroni). A rise that is not
     significant does not count as a fall. A temperature of `COLDEST` or less is the lowest worth sampling.
+
+    Of mixtures of weights the lowest distance from the policy is judged alike: a larger share may have a higher pass@1.
 
     base: temperature -> (n, right (N,)), two temperatures or more."""
     lowest, *warmer = sorted(base)

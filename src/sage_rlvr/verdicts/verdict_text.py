@@ -121,12 +121,15 @@ def all_lines(results: Results, findings: Findings) -> list[str]:
 def shown_first(results: Results, findings: Findings) -> list[str]:
     """Return the reasons why most samples failed, the verdicts, and whether an arm does more than its base at a lower
     temperature."""
-    colder = ""
-    if any(row.why == "colder" for row in findings.rows):
-        from sage_rlvr.verdicts.colder import sharpened  # several temperatures
+    rivals: list[str] = []
+    if any(row.why in ("colder", "weights") for row in findings.rows):
+        from sage_rlvr.verdicts.colder import (  # several temperatures, or weights between two policies
+            between,
+            sharpened,
+        )
 
-        colder = sharpened(findings.rows, results)
-    return [*results.failed, *lines(results.given, results.sources, findings.verdicts), *([colder] if colder else [])]
+        rivals = [text for text in (sharpened(findings.rows, results), between(findings.rows, results)) if text]
+    return [*results.failed, *lines(results.given, results.sources, findings.verdicts), *rivals]
 
 
 def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
