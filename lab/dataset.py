@@ -57,8 +57,8 @@ def rows_of(source: Source, root: Path = Path()) -> Iterator[dict[str, Any]]:
         of = table.group
         if source.copied and of.arm == source.copied:
             continue
-        about = {"source": source.file.as_posix(), "model": source.model, "arm": source.arm or of.arm, "seed": of.seed}
-        about |= {"task": source.task or of.task, "temperature": of.temperature, "license": source.license}
+        about: dict[str, Any] = {"source": source.file.as_posix(), "model": source.model, "arm": source.arm or of.arm}
+        about |= {"seed": of.seed, "task": source.task or of.task, "temperature": of.temperature, "license": source.license}
         for problem, n, c in zip(table.problems, table.n.tolist(), table.c.tolist(), strict=True):
             yield {**about, "id": problem, "n": n, "c": c}
 

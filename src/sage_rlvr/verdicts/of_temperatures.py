@@ -102,7 +102,7 @@ def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[Line]
 
 
 def _against_line(
-    line: Mapping[float, frontiers.RightCounts], chance: Chance | None, other: Measurements[Measurement], home: str, b: str,
+    line: Mapping[float, tuple[int, Ints]], chance: Chance | None, other: Measurements[Measurement], home: str, b: str,
     why: Why, k: int, fixed: bool,
 ) -> Iterator[Row]:  # fmt: skip
     """An arm against the best mixture per completion of policies that need no further training. line: as of `may_rise`, at
