@@ -36,6 +36,7 @@ COMMANDS = {
     "place": "lab.place:Place",
     "unlocked": "lab.unlocked:Unlocked",
     "base-again": "lab.base_again.command:BaseAgain",
+    "dataset": "lab.dataset:Dataset",
     "tangent": "lab.tangent:Tangent",
     "casebook": "lab.casebook.command:Casebook",
     "gpu": "lab.gpu:Gpu",

@@ -162,8 +162,8 @@ def cells_table(file: Path) -> Table:
         if set(base) != set(arm) or len({n for side in (base, arm) for n, _ in side.values()}) > 1:
             raise DataError(f"{file}: {name}: base and rl have different tasks or numbers of samples; give both on the same tasks")
         (n,) = {n for n, _ in base.values()}
-        counts = (np.array([[side[task][1] for task in order]]) for side in (base, arm))
-        gained = Pair(name, n, *counts).gained()
+        right = [np.array([[side[task][1] for task in order]]) for side in (base, arm)]
+        gained = Pair(name, n, right[0], right[1]).gained()
         found.append((name, Strata(gained.half, gained.k, tuple(one for one in gained.strata if one.high == 0))))
     return strata_table(found)
 

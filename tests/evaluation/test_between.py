@@ -13,6 +13,7 @@ import pytest
 from command import Capture, call, refused
 from sage_rlvr import evaluate
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.results.page import page_of
 
 
 @pytest.fixture
@@ -45,7 +46,16 @@ def test_each_share_has_a_store_that_says_what_it_is(
     assert drawn(homes[2]) == drawn("own") and drawn(homes[0]) == drawn("base")
     assert drawn(homes[1]) not in (drawn("own"), drawn("base"))
     capsys.readouterr()
-    assert call("compare", *(f"x{i}={home}" for i, home in enumerate(homes)), "own=own") == 0
+    stores = "base=base", "own=own", f"half={homes[1]}"
+    assert call("compare", *stores, "--out", "page") == 0
+    said = capsys.readouterr().out
+    assert "Does it do more than weights between base and own, without training? own: " in said and "half: yes" not in said
+    summary = json.loads(Path("page/summary.json").read_text())
+    assert {row["label"]: row.get("lines") for row in summary["sampled"]} == {
+        name: {"weights between base and own": at} for name, at in (("base", 1), ("own", 0), ("half", 0.5))
+    }
+    assert page_of(summary)["frontier"]["mixed"].keys() == {"weights between base and own"}
+    assert Path("page/figures/frontier.png").exists() and call("report", "page") == 0
 
 
 def test_a_mixture_at_another_temperature_and_in_the_upper_layers_alone(

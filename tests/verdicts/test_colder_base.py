@@ -313,3 +313,57 @@ def test_an_arm_is_beyond_the_base_only_if_that_is_shown() -> None:
     one, eight = (row for row in compare(replace(found, table=Measurements(rows))) if row.why == "colder")
     assert one.comparison.difference.value == pytest.approx(1 / 480) and one.comparison.outcome != "better"
     assert (eight.metric.at, eight.metric.k) == ("mixture", 8) and eight.comparison.outcome != "better"
+
+
+def line(p: dict[float, np.ndarray], **arms: np.ndarray) -> Results:
+    """The base, its mixtures with rl by the share of rl (1: rl itself), and further arms, each sampled once at T = 1."""
+    found = results(rl=p[1.0], **arms)
+    design = replace(found.design, arms=(*found.design.arms, *(Arm(name=f"m{a:g}", key=f"m{a:g}") for a in p if a < 1)))
+    mixture = {"policy": "rl", "base": BASE, "layers": "all"}
+    mixed = [replace(counts(f"m{a:g}", q), mixture={**mixture, "share": a}) for a, q in p.items() if a < 1]
+    rows = (counts(BASE, share(1.0)), *mixed, *(row for row in found.table.rows if row.arm != BASE))
+    return replace(found, design=design, table=Measurements(rows))
+
+
+def mixtures(lift: float = 0.0) -> dict[float, np.ndarray]:
+    """Mixtures as good as colder bases, half way better by `lift`, and the policy at their end."""
+    shares = {a: share(1 - 0.6 * a) for a in (0.25, 0.5, 0.75, 1.0)}
+    return shares | {0.5: np.clip(shares[0.5] + lift, 0, 1)}
+
+
+def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> None:
+    """On the line: no yes. Above it: yes, since the policy at its end is on it. A policy below its own mixtures is told so."""
+    found = line(mixtures(), on=share(0.7), above=np.full(PROBLEMS, share(0.45).mean()))
+    rows = compare(found)
+    ends = {(row.a, row.metric.k): row_text.outcome(row) for row in rows if row.why == "weights"}
+    assert {arm for arm, _ in ends} == {"rl", "on", "above"}
+    assert "higher" in {end for (arm, _), end in ends.items() if arm == "above"}
+    assert "higher" not in {end for (arm, _), end in ends.items() if arm == "on"}
+    text = colder.between(rows, found)
+    assert text.startswith("Does it do more than weights between base and rl, without training? ")
+    assert "above: yes, higher at k = " in text and "on: yes" not in text and "rl: yes" not in text
+    below = line(mixtures(0.2))
+    assert "rl: no, lower at k = " in colder.between(compare(below), below)
+    other = replace(below, table=Measurements(tuple(
+        replace(row, mixture={**row.mixture, "base": "another"}) if row.mixture else row for row in below.table.rows
+    )))  # fmt: skip
+    assert not [row for row in compare(other) if row.why == "weights"]  # mixtures of another base
+
+
+def test_a_policy_above_its_mixtures_waits_for_a_larger_share() -> None:
+    """The pass@1 of the mixtures still rises at the largest share: nearer to the policy they may reach it."""
+    found = line({0.25: share(0.8), 0.5: share(0.4), 1.0: np.full(PROBLEMS, share(0.45).mean())})
+    text = colder.between(compare(found), found)
+    assert "rl: cannot be told, since their pass@1 is not shown to fall at the largest share, 0.5 (higher so far at k = " in text
+
+
+@pytest.mark.slow
+def test_an_arm_on_the_line_of_mixtures_is_seldom_above_it() -> None:
+    told = 0
+    for number in range(60):
+        found = line(mixtures(), on=share(0.7))
+        rng = np.random.default_rng(number)
+        rows = [replace(row, values=rng.binomial(N, row.values / N)) for row in found.table.rows]
+        again = replace(found, table=Measurements(tuple(rows)))
+        told += "on: yes" in colder.between(compare(again), again)
+    assert told <= 8  # counts drawn from counts are wider than the line's own

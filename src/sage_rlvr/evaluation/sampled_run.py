@@ -24,12 +24,14 @@ from sage_rlvr.evaluation.store.sample import SCORED
 from sage_rlvr.models.borrowing import Borrowing, BorrowingGenerator
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Decoding, Generator, GeneratorSource
+from sage_rlvr.models.interpolation import Interpolated
 from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Prompt, PromptRenderer, Tokens
 from sage_rlvr.progress import Counting, reporting
 from sage_rlvr.tasks.base import ready
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.verdicts.chance import KEY
+from sage_rlvr.verdicts.measurements import MIXTURE
 
 
 def sample_into_store(
@@ -97,6 +99,8 @@ def _describe(store: SampleStore, run: SampleRun, task: EvalSet, prompts: Mappin
     if drawing and KEY not in store.facts():
         chance = task.chance
         store.note(**{KEY: None if chance is None else chance.tree()})
+    if drawing and isinstance(run.model, Interpolated) and MIXTURE not in store.facts():
+        store.note(**{MIXTURE: run.model.facts})
     if os.access(run.store, os.W_OK):
         store.describe(task.questions(prompts))
         if isinstance(run.model, str):

@@ -63,6 +63,11 @@ class Interpolated:
         return model, tokens
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """Return what was mixed, as a sample store keeps it: share, layers, and the revisions of both policies."""
+        return {"share": self.share, "layers": self.layers, "policy": located(self.policy), "base": located(self.base)}
+
+    @property
     def revision(self) -> str:
         """Return the hash of both weights, the share and the layers, the identity in a sample store."""
         parts = (located(self.policy), located(self.base), repr(float(self.share)), self.layers)

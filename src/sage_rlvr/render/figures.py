@@ -167,10 +167,11 @@ def frontier(
     seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     power: Sequence[tuple[float, float]] = (),
     chance: float | None = None,
+    mixed: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> Figure:
     """pass@1 against pass@k: each policy at all its temperatures (`curves`, the base's bold with temperatures), each arm's point
-    at temperature 1 with both intervals, small open marks for the training seeds, the base tempered over whole completions, and the
-    chance floor of pass@k."""
+    at temperature 1 with both intervals, small open marks for the training seeds, the base tempered over whole completions, the
+    chance floor of pass@k, and dotted lines of mixed weights (`mixed`: name -> share, pass@1, pass@k) with their shares."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.4, 4.6))
         for name, points in curves.items():
@@ -191,6 +192,10 @@ def frontier(
                 one["value"], many["value"], xerr=_bars(one), yerr=_bars(many), color=look.color, marker=look.marker,
                 markersize=8, markeredgecolor="white", markeredgewidth=0.8, linewidth=1.3, capsize=2.5, zorder=4,
             )  # fmt: skip
+        for number, points_of in enumerate((mixed or {}).values()):
+            dash = (0, (1.2, 1.6)) if not number else (0, (4, 1.4, 1.2, 1.4))
+            _, x, y = zip(*points_of, strict=True)
+            axes.plot(x, y, color=INK, linewidth=1.2, linestyle=dash, marker=".", markersize=5, zorder=2)
         if power:
             axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
             middle = sum(axes.get_xlim()) / 2
@@ -215,6 +220,8 @@ def frontier(
         saved(figure)
         of_base = sorted(curves.get(base, ()), key=lambda p: (p["temperature"] != 1.0, p["temperature"]))
         labels = [(f"T = {p['temperature']:g}", _xy(p)) for p in of_base]
+        for points_of in (mixed or {}).values():
+            labels += [(f"{share:g}", (x, y)) for share, x, y in points_of if 0 < share < 1]
         avoided, crossed = list[tuple[float, float]](), list[tuple[float, float]]()
         for one, many in arms.values():
             avoided.append((one["value"], many["value"]))
@@ -225,7 +232,7 @@ def frontier(
             crossed += [_xy(point) for point in points]
         if chance is not None:
             crossed += [(x, chance) for x in np.linspace(*axes.get_xlim(), 60)]
-        crossed += power
+        crossed += [*power, *((x, y) for points_of in (mixed or {}).values() for _, x, y in points_of)]
         label_points(axes, labels, avoided, crossed, shown[base].color)
         return figure
 

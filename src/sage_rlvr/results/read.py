@@ -22,7 +22,7 @@ from sage_rlvr.safe_io import understood
 from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
 from sage_rlvr.verdicts.design import Design
 from sage_rlvr.verdicts.exact_kl import notes_on_bases
-from sage_rlvr.verdicts.measurements import ExactMeasurement, Measurement, Measurements, SampledMeasurement
+from sage_rlvr.verdicts.measurements import MIXTURE, ExactMeasurement, Measurement, Measurements, SampledMeasurement
 from sage_rlvr.verdicts.pairs import notes_of_pairs
 from sage_rlvr.verdicts.readers import Choice
 from sage_rlvr.verdicts.record import Record
@@ -180,7 +180,8 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
     path = store.path
     with SampleStore.open(path) as opened:
         counts, identity = opened.counts(n, check=strict), opened.identity.tree()
-        chance = chance_of_store(opened.facts(), counts.problems)
+        facts = opened.facts()
+        chance = chance_of_store(facts, counts.problems)
         reasons = reasons_of(opened, n)
         failed = problems_in(opened, reasons, n)
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
@@ -200,7 +201,7 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
     return SampledMeasurement(
         arm=store.arm, seed=store.seed, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), values=counts.right, n=many[0], path=path, store=store, identity=identity, chance=chance,
-        reasons=reasons.counted, failed=failed, kls=kls,
+        reasons=reasons.counted, failed=failed, kls=kls, mixture=facts.get(MIXTURE) or {},
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ from sage_rlvr.verdicts.findings import Findings
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements, PolicyKey, SampledMeasurement, in_order
 from sage_rlvr.verdicts.metric import PAPER, REFERENCE
 from sage_rlvr.verdicts.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
+from sage_rlvr.verdicts.of_samples import control_of
+from sage_rlvr.verdicts.of_temperatures import lines_of
 from sage_rlvr.verdicts.pairs import Arms
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.results import Results
@@ -306,7 +308,7 @@ def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dic
 def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Curves) -> list[dict[str, Any]]:
     """pass@k over powers of two for every policy with samples of a task, the base first, hot before cold. An arm sampled at several
     temperatures counts as several policies; "base" is the base at the reference temperature."""
-    out, policies = [], table.policies()
+    out, policies, on_lines = [], table.policies(), _on_lines(design, table)
     places = sorted(policies, key=lambda key: in_order(design, key))
     for name, task, temperature in places:
         curve = curves.get((name, task, temperature))
@@ -317,10 +319,24 @@ def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Cu
         row = {"label": label, "policy": name, "task": task, "n": curve.n}
         row |= {"temperature": temperature, "problems": curve.problems, "seeds": curve.seeds}
         row |= Reasons.sum(Reasons(one.reasons) for one in policies[name, task, temperature].rows).fractions()
+        if name in on_lines.get(task, {}) and temperature == REFERENCE:
+            row["lines"] = on_lines[task][name]
         row["pass"] = _trees(curve.passes)
         row["pass_by_seed"] = _by_seed(curve, list(curve.passes))
         out.append(row)
     return out
+
+
+def _on_lines(design: Design, table: Measurements[SampledMeasurement]) -> dict[str, dict[str, dict[str, float]]]:
+    """Task -> policy -> lines of mixed weights on which it lies -> its distance from the policy at their end."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    if any(row.mixture for row in table.rows):
+        for task in table.tasks:
+            here = table.where(task=task)
+            for line in lines_of(here, control_of(design, here)):
+                for distance, row in line.points.items():
+                    found.setdefault(task, {}).setdefault(row.arm, {})[line.name] = distance
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------------

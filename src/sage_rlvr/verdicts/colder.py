@@ -1,4 +1,4 @@
-"""Check whether an arm does more than its base sampled at a lower temperature."""
+"""Check whether an arm does more than its base sampled at a lower temperature, or with weights mixed with those of a policy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from sage_rlvr.verdicts.design import AT_ANY
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
-from sage_rlvr.verdicts.of_temperatures import COLDEST
+from sage_rlvr.verdicts.of_samples import control_of
+from sage_rlvr.verdicts.of_temperatures import COLDEST, lines_of
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.row_text import End, grouped, outcome
-from sage_rlvr.verdicts.stats.passk import powers
+from sage_rlvr.verdicts.stats.passk import pass_at_k, powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "too hot", "unknown"]
 TOO_LARGE = 0.25
@@ -30,8 +33,10 @@ class ColderBaseComparison:
     ks: each k at which the difference is significant
     higher_before, lower_before: each k at which it is significant only before correction
     passes: k -> the scores of arm and base
+    temperature: of the base; of mixed weights the distance from the policy
     detectable: the largest detectable difference at k > 1, NaN without one
-    coldest: the lowest temperature of the base"""
+    coldest: the lowest temperature of the base, or the lowest distance
+    weights: whether the base has mixed weights"""
 
     arm: str
     home: str
@@ -43,11 +48,18 @@ class ColderBaseComparison:
     passes: dict[int | None, tuple[float, float]]
     detectable: float
     coldest: float
+    weights: bool = False
 
     @property
     def next_temperature(self) -> float:
         """The next temperature at which the base would be sampled."""
         return below(self.coldest)
+
+
+def comparisons_of_weights(rows: Sequence[Row], results: Results) -> list[ColderBaseComparison]:
+    """Compare every arm with each line of mixed weights, at the share with the nearest pass@1."""
+    apart = grouped((row for row in rows if row.why == "weights"), lambda row: (row.b, row.task, row.a))
+    return [_colder_base_comparison(some, results) for some in apart.values()]
 
 
 def colder_base_comparisons(rows: Sequence[Row], results: Results) -> list[ColderBaseComparison]:
@@ -64,8 +76,9 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
     ks = {end: [row.metric.k for row in rows if outcome(row) == end] for end in End}
     # a pass@1 below the best of all temperatures shows nothing: the arm has another temperature
     ks |= {end: [k for k in ks[end] if k != 1] for end in (End.LOWER, End.LOWER_BEFORE)}
-    higher, lower = ks[End.HIGHER], ks[End.LOWER]
+    higher, lower, weights = ks[End.HIGHER], ks[End.LOWER], rows[0].why == "weights"
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
+    same = "sharpened" if weights else same
     # at the end of the base's range of pass@1 the mixture has no lower bound
     if ks[End.HIGHER_BEFORE] or ks[End.LOWER_BEFORE] or not min(hidden, default=math.nan) <= TOO_LARGE:
         same = "unknown"
@@ -80,6 +93,7 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
         passes={row.metric.k: (row.comparison.mean_a, base[row.metric.k]) for row in rows if row.metric.k in shown},
         detectable=max(hidden, default=math.nan),
         coldest=min(curves),
+        weights=weights,
     )
 
 
@@ -102,6 +116,8 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
 
 def _curves(results: Results, row: Row) -> ColderCurves:
     """pass@k of the base of a row at each of its temperatures."""
+    if row.why == "weights":
+        return _curves_of_line(results, row)
     curves: ColderCurves = {}
     if results.stored is not None:
         for one in _sampled(results.stored, row, _home(row)):
@@ -113,6 +129,22 @@ def _curves(results: Results, row: Row) -> ColderCurves:
         if scores is not None and scores.n is not None:
             ks = powers(scores.n)
             curves[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
+    return curves
+
+
+def _curves_of_line(results: Results, row: Row) -> ColderCurves:
+    """pass@k of the policies with mixed weights of a row by their distance from the policy."""
+    if results.stored is not None:
+        mine = [one for one in results.stored["sampled"] if one["task"] == row.task and one["policy"] != row.a]
+        found = {one["lines"][row.b]: one["pass"] for one in mine if row.b in one.get("lines", ())}
+        return {d: {int(k): float(value["value"]) for k, value in passes.items()} for d, passes in found.items()}
+    here = results.table.sampled().where(task=row.task)
+    (line,) = [one for one in lines_of(here, control_of(results.design, here)) if one.name == row.b]
+    curves: ColderCurves = {}
+    for d, point in line.points.items():
+        if point.arm != row.a:
+            right = point.values.astype(int)
+            curves[d] = {k: float(np.mean(pass_at_k(point.n, right, k))) for k in powers(point.n)}
     return curves
 
 

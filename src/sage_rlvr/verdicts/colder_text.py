@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sage_rlvr.verdicts.colder import ColderBaseComparison, Finding, colder_base_comparisons
+from sage_rlvr.verdicts.colder import ColderBaseComparison, Finding, colder_base_comparisons, comparisons_of_weights
 from sage_rlvr.verdicts.design import BASE
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
@@ -36,6 +36,18 @@ ANSWERS: dict[Finding, str] = {
     "flattened": "{arm}: no more than {home} at a higher temperature, as far as can be told (T = {t:g} does the same: {facts})",
 }
 
+OF_WEIGHTS: dict[Finding, str] = {
+    "above": "{arm}: yes, higher at k = {ks} ({pairs} at {place})",
+    "below": "{arm}: no, lower at k = {ks} ({pairs} at {place})",
+    "too hot": (
+        "{arm}: cannot be told, since their pass@1 is not shown to fall at the largest share, {largest:g} (higher so far at "
+        "k = {ks}: {pairs} at {place})"
+    ),
+    "unknown": "{arm}: cannot be told (the nearest pass@1 is that at {place}: {facts})",
+    "sharpened": "{arm}: no more, as far as can be told ({place} does the same: {facts})",
+}
+MIXED = "Does it do more than {home}, without training? {arms}."
+
 
 def sharpened(rows: Sequence[Row], results: Results) -> str:
     """The answer whether the arms do more than their base at a lower temperature; "" if the base was sampled at one temperature."""
@@ -55,6 +67,13 @@ def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     return QUESTION.format(home=_homes(found), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
 
 
+def between(rows: Sequence[Row], results: Results) -> str:
+    """The answer whether the arms do more than policies whose weights are mixed; "" without such policies."""
+    by_line = grouped(comparisons_of_weights(rows, results), lambda one: one.home)
+    texts = ((home, "; ".join(_beside(OF_WEIGHTS[one.finding], one) for one in some)) for home, some in by_line.items())
+    return " ".join(MIXED.format(home=home, arms=arms) for home, arms in texts)
+
+
 def beside_base(one: ColderBaseComparison) -> str:
     """The finding of an arm beside its base at the temperature with the nearest pass@1, with its numbers."""
     return _beside(ANSWERS[one.finding], one)
@@ -66,9 +85,10 @@ def _beside(template: str, one: ColderBaseComparison) -> str:
     before = {End.HIGHER_BEFORE: one.higher_before, End.LOWER_BEFORE: one.lower_before}
     ends = [f"{end} at k = {', '.join(map(str, ks))}" for end, ks in before.items() if ks]
     seen = f"detectable at k > 1: {one.detectable:.3f}" if math.isfinite(one.detectable) else ""
+    place = f"share {1 - one.temperature:g}" if 0 <= one.temperature <= 1 else "the base itself"
     return template.format(
-        arm=one.arm, home=_home(one), t=one.temperature, coldest=one.coldest, next=one.next_temperature,
-        ks=", ".join(map(str, one.ks)), pairs=pairs, facts=listed(pairs, *ends, seen, by="; "),
+        arm=one.arm, home=_home(one), t=one.temperature, coldest=one.coldest, next=one.next_temperature, place=place,
+        largest=1 - one.coldest, ks=", ".join(map(str, one.ks)), pairs=pairs, facts=listed(pairs, *ends, seen, by="; "),
     )  # fmt: skip
 
 

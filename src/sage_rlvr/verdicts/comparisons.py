@@ -51,6 +51,10 @@ def plan_of(results: Results) -> Plan:
             from sage_rlvr.verdicts.of_temperatures import AnyTemperature  # mixtures, which one temperature needs not
 
             lines += AnyTemperature(samples).plan()
+        if any(row.mixture for row in samples.samples.rows):
+            from sage_rlvr.verdicts.of_temperatures import plan_of_weights
+
+            lines += plan_of_weights(samples)
     return lines
 
 

@@ -15,10 +15,10 @@ AT_ANY = " at any temperature"
 COLDER = BASE + AT_ANY
 """The base sampled at several temperatures, mixed per completion: what sampling reaches without training. The name of another
 control that was sampled at several temperatures ends in `AT_ANY` too."""
-Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder"]
+Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder", "weights"]
 """The reason why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without
 the KL term; the base; another named arm; another method at equal KL; the base tempered over whole completions; the best mixture
-of several arms at equal pass@1; the base sampled at several temperatures."""
+of several arms at equal pass@1; the base sampled at several temperatures; mixtures of the weights of the base and a policy."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 

@@ -27,6 +27,8 @@ from sage_rlvr.verdicts.stats.arrays import Floats, Ints
 if TYPE_CHECKING:
     from sage_rlvr.verdicts.stats.frontier import FrontierPoint  # of exact rows
 
+MIXTURE = "mixture"
+"""Fact of a store of a policy whose weights are mixed: share, layers, and the revisions of policy and base."""
 PolicyKey = tuple[str, str, float]
 """Arm, task and temperature: a policy, the same for all of its training seeds."""
 
@@ -94,7 +96,8 @@ class SampledMeasurement(Measurement):
     reasons: (label, reason, whether it met the length limit, None if unknown) -> samples
     failed: reasons why more than half of the samples failed, a sentence each
     chance: the chance floor of a store
-    kls: revision of a base -> the exact KL to it in the store, nats per token"""
+    kls: revision of a base -> the exact KL to it in the store, nats per token
+    mixture: the fact `MIXTURE` of a store, {} of other policies"""
 
     n: int
     path: Path
@@ -104,6 +107,7 @@ class SampledMeasurement(Measurement):
     store: Store | None = None
     chance: Chance | None = None
     kls: Mapping[str, float] = field(default_factory=dict)
+    mixture: Mapping[str, Any] = field(default_factory=dict)
 
 
 M = TypeVar("M", bound=Measurement, covariant=True)

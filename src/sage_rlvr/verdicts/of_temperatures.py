@@ -1,22 +1,24 @@
-"""The comparisons of samples with mixtures of temperatures: the list `AnyTemperature.plan` and its estimators."""
+"""The comparisons of samples with mixtures of temperatures, and with policies between a base and a policy: the lists
+`AnyTemperature.plan` and `plan_of_weights`, and their estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 from sage_rlvr.verdicts.baselines import guesses_of
-from sage_rlvr.verdicts.design import AT_ANY, BASE
-from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
+from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.design import AT_ANY, BASE, Why
+from sage_rlvr.verdicts.measurements import Measurement, Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.of_samples import Sampled
-from sage_rlvr.verdicts.pairs import ArmPair, Plan
+from sage_rlvr.verdicts.pairs import ArmPair, Line, Plan
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats import frontier as frontiers
 from sage_rlvr.verdicts.stats import paired as paired_by
-from sage_rlvr.verdicts.stats.arrays import Ints
 from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures_of_counts
 from sage_rlvr.verdicts.stats.paired import PairedDifference
@@ -82,57 +84,124 @@ class AnyTemperature:
 
     # ---- against the control at any temperature
 
-    @cached_property
-    def base(self) -> dict[float, tuple[int, Ints]]:
-        """Temperature -> (n, right (N,)) of the control; {} unless it was sampled once at each of several temperatures, with
-        equal numbers of samples of independent problems."""
-        rows = self.control.rows
-        base = {row.temperature: (row.n, row.values.astype(int)) for row in rows}
+    def _against_control(self) -> Plan:
+        """Every other arm against the control sampled at several temperatures, once each, with equal numbers of samples of
+        independent problems: a line per arm."""
+        rows, home = self.control.rows, self.of_task.control
+        points = {row.temperature: (row.n, row.values.astype(int)) for row in rows}
         plain = not any(row.sizes is not None or row.cluster for row in rows)
-        return base if len(base) > 1 and REFERENCE in base and len(base) == len(rows) and plain else {}
+        if len(points) < 2 or REFERENCE not in points or len(points) < len(rows) or not plain:
+            return []
+        rivals = Rivals(home + AT_ANY, "colder", points, rows[0].chance, self.of_task)
+        arms = (self.of_task.table.where(arm=name) for name in self.names if name != home)
+        return [line for arm in arms for line in rivals.plan(arm, self.control)]
+
+
+@dataclass(frozen=True, eq=False)
+class Rivals:
+    """Policies that need no further training, each sampled once: a base at several temperatures, or mixed weights.
+
+    name, why: Of the rows.
+    points: (n, right (N,)) by temperature, or by distance from a policy, as of `may_rise`.
+    chance: The floor, whose guessers are allowed in a mixture.
+    of_task: The samples of the task.
+    """
+
+    name: str
+    why: Why
+    points: Mapping[float, frontiers.RightCounts]
+    chance: Chance | None
+    of_task: Sampled
 
     @cached_property
     def rising(self) -> bool:
-        """`may_rise` of the control."""
-        return may_rise(self.base)
+        """`may_rise` of the points."""
+        return may_rise(self.points)
 
-    def _against_control(self) -> Plan:
-        """Every other arm against the control sampled at several temperatures, once each, and a guesser: a line per arm."""
-        lines = []
-        for name in self.names if self.base else []:
-            pair = ArmPair(
-                a=name, b=self.of_task.control + AT_ANY, why="colder", left=self.of_task.table.where(arm=name), right=self.control,
-                task=self.of_task.task,
-            )  # fmt: skip
-            own = pair.left.where(temperature=REFERENCE).scores()
-            if own is None or name == self.of_task.control or own.n is None or not own.is_plain:
-                continue
-            # A point estimate above the base's best is no sign that the base does not reach it: half of the arms that do have one.
-            beyond = self._against_best(own, 1).outcome == "better"
-            k = min(self.of_task.k, own.n, *(n for n, _ in self.base.values()))
-            metrics = [metric for metric in above_colder(k) if (metric.at == "b best") == (beyond or metric.k == 1)]
-            lines.append(([pair], metrics, self.against_control))
-        return lines
+    def plan(self, arm: Measurements[Measurement], right: Measurements[SampledMeasurement]) -> Plan:
+        """An arm beside them, if it has independent samples at the reference temperature. right: of the pair."""
+        own = arm.where(temperature=REFERENCE).scores()
+        if own is None or own.n is None or not own.is_plain:
+            return []
+        pair = ArmPair(a=own.arm, b=self.name, why=self.why, left=arm, right=right, task=self.of_task.task)
+        # A point estimate above their best is no sign that they do not reach it: half of the arms that do have one.
+        beyond = self._against_best(own, 1).outcome == "better"
+        k = min(self.of_task.k, own.n, *(n for n, _ in self.points.values()))
+        metrics = [metric for metric in above_colder(k) if (metric.at == "b best") == (beyond or metric.k == 1)]
+        return [([pair], metrics, self.against)]
 
-    def against_control(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """An arm against the control at its best temperature, or against its best mixture of temperatures and a guesser."""
+    def against(self, pair: ArmPair, metric: Metric) -> Estimate | None:
+        """An arm against the one with the best pass@1, or against the best mixture per completion of them and a guesser."""
         own = pair.left.where(temperature=REFERENCE).scores()
         if own is None or own.n is None:
             return None
         if metric.at == "b best":
             return Estimate(self._against_best(own, metric.k or 0), rising=self.rising)
         tables = [{REFERENCE: (own.n, right)} for right in own.values.astype(int)]
-        guessers = guesses_of(self.control.rows[0].chance)
-        gap = above_mixtures_of_counts(tables, [[self.base]], metric.k or 0, guessers=guessers, capped=True)
+        guessers = guesses_of(self.chance)
+        gap = above_mixtures_of_counts(tables, [[self.points]], metric.k or 0, guessers=guessers, capped=True)
         return None if gap is None else Estimate(compare_hull(gap), rising=self.rising)
 
     def _against_best(self, own: ProblemScores, k: int) -> PairedDifference:
-        """pass@k of an arm less that of the control at the temperature of its best pass@1."""
+        """pass@k of an arm less that of the point with the best pass@1."""
         n, right, fixed = own.n or 0, own.values.astype(int), self.of_task.fixed
-        best_n, best = max(self.base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
+        best_n, best = max(self.points.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
         if len(right) > 1:
             return paired_by.paired_seed_counts(n, right, best, k, n_b=best_n, fixed=fixed)
         return paired_by.paired_counts(n, right[0], best, k, n_b=best_n)
+
+
+# ---- weights between a base and a policy
+
+
+def plan_of_weights(of_task: Sampled) -> Plan:
+    """Every other arm against the policies between the control and a policy (`lines_of`), as against a colder control."""
+    lines: list[Line] = []
+    names = [name for name in of_task.design.names if name not in of_task.exact]
+    for one in lines_of(of_task.samples, of_task.control):
+        mixed = {row.arm for row in one.points.values() if row.mixture}
+        for name in names:
+            points = {d: (row.n, row.values.astype(int)) for d, row in one.points.items() if row.arm != name}
+            if name not in {*mixed, of_task.control} and len(points) > 1:
+                rivals = Rivals(one.name, "weights", points, one.points[max(one.points)].chance, of_task)
+                lines += rivals.plan(of_task.table.where(arm=name), Measurements())
+    return lines
+
+
+@dataclass(frozen=True, eq=False)
+class WeightLine:
+    """The policies between a control and a policy whose weights are mixed, each sampled once at the reference temperature.
+
+    name: As the second arm of rows.
+    points: Measurement by its distance from the policy: 1 less the share of the policy's weights, 0 for the policy itself. The
+        control has 1, or 2 if only the upper layers are mixed, so that it is none of these mixtures.
+    """
+
+    name: str
+    points: dict[float, SampledMeasurement]
+
+
+def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[WeightLine]:
+    """The lines of a task whose base is the control. here: the samples of the task."""
+    rows = [row for row in here.where(temperature=REFERENCE).rows if row.sizes is None and not row.cluster]
+    by_revision = {row.identity.get("revision"): row for row in rows if not row.mixture}
+    mixed: dict[tuple[str, str, str], list[SampledMeasurement]] = {}
+    for row in rows:
+        if row.mixture:
+            mixed.setdefault((row.mixture["policy"], row.mixture["base"], row.mixture["layers"]), []).append(row)
+    lines = []
+    for (policy, base, layers), some in mixed.items():
+        home, own = by_revision.get(base), by_revision.get(policy)
+        if home is None or home.arm != control:
+            continue
+        points = {2.0 if layers == "upper" else 1.0: home} | {1 - float(row.mixture["share"]): row for row in some}
+        several = own is not None and sum(row.arm == own.arm for row in rows) > 1
+        name = "its policy" if own is None else own.name if several else own.arm
+        if own is not None:
+            points[0.0] = own
+        upper = " in the upper layers" * (layers == "upper")
+        lines.append(WeightLine(f"weights between {control} and {name}{upper}", points))
+    return lines
 
 
 def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
@@ -141,6 +210,8 @@ def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
     It may unless pass@1 is shown to fall at the lowest: some higher temperature has more right samples on these problems than the
     noise of the samples gives, one-sided at `FALL` shared among the higher temperatures (Bonferroni). A rise that is not
     significant does not count as a fall. A temperature of `COLDEST` or less is the lowest worth sampling.
+
+    Of mixtures of weights the lowest distance from the policy is judged alike: a larger share may have a higher pass@1.
 
     base: temperature -> (n, right (N,)), two temperatures or more."""
     lowest, *warmer = sorted(base)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from sage_rlvr.verdicts.colder_text import sharpened, sharpened_in_two
+from sage_rlvr.verdicts.colder_text import between, sharpened, sharpened_in_two
 from sage_rlvr.verdicts.comparisons import answering
 from sage_rlvr.verdicts.design import BASE, COLDER
 from sage_rlvr.verdicts.metric import Metric, is_of_samples, known_metrics
@@ -115,14 +115,14 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequ
     Without primary rows, exploratory rows answer."""
     if not rows:
         return [NOTHING]
-    colder = "" if results is None else sharpened(rows, results)
+    colder = "" if results is None else listed(sharpened(rows, results), between(rows, results), by=" ")
     if judged:
         first, *rest = of_verdicts(judged)
         return [listed(first, colder, by=" "), *rest]
     primary = [row for row in rows if row.family == "primary"]
     if results is not None and primary and _asks_about_the_base(results):
         shortly, numbers = sharpened_in_two(rows, results)
-        first = listed(_widened(primary, results.k), shortly, _lead(primary), by=" ")
+        first = listed(_widened(primary, results.k), shortly, between(rows, results), _lead(primary), by=" ")
         return [first, listed(_levels(primary, results.k), numbers, by=" ")]
     lost = "" if results is None else _unanswered(rows, results)
     first = listed(lost, "" if primary else EXPLORATORY, _lead(primary or rows), _answered(primary or rows), by=" ")

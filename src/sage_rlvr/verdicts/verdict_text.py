@@ -128,11 +128,12 @@ def shown_first(results: Results, findings: Findings) -> list[str]:
 
 
 def beside_colder(results: Results, findings: Findings) -> Iterator[str]:
-    """Yield the line on whether an arm does more than its base at a lower temperature; none for one temperature."""
-    if any(row.why == "colder" for row in findings.rows):
-        from sage_rlvr.verdicts.colder_text import sharpened  # several temperatures
+    """Yield the lines on whether an arm does more than its base at a lower temperature, and than mixed weights; none for one
+    temperature and no mixtures."""
+    if any(row.why in ("colder", "weights") for row in findings.rows):
+        from sage_rlvr.verdicts.colder_text import between, sharpened  # several temperatures, or mixed weights
 
-        yield from filter(None, [sharpened(findings.rows, results)])
+        yield from filter(None, [sharpened(findings.rows, results), between(findings.rows, results)])
 
 
 def lines(given: Sequence[GivenRows], sources: Sequence[str], verdicts: Sequence[CurveVerdict]) -> Iterator[str]:

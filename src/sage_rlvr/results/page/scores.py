@@ -156,17 +156,27 @@ def _sampled_frontier(summary: Tree, base: str) -> dict[str, Any] | None:
     task = next((row["task"] for row in rows if row["policy"] == base), None)
     rows = [row for row in rows if row["task"] == task]
     of_base = [row for row in rows if row["policy"] == base]
-    if len(of_base) < 2:
+    lines: dict[str, list[tuple[float, str]]] = {}
+    for row in rows:
+        for name, distance in row.get("lines", {}).items():
+            lines.setdefault(name, []).append((distance, row["label"]))
+    if len(of_base) < 2 and not lines:
         return None
     k = min(row["n"] for row in of_base)
     scores = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in rows}
+    mixed = {
+        name: [(1 - distance, scores[label][0]["value"], scores[label][1]["value"]) for distance, label in sorted(found)[::-1]]
+        for name, found in lines.items()
+    }
     points = []
     for row in of_base:
         pass1, passk = scores.pop(row["label"])
         points.append({"temperature": row["temperature"], "pass1": pass1["value"], "passk": passk["value"]})
     chance = chance_in(summary, str(task))
     floor = None if chance is None else chance.at(k)
-    return {"curves": {base: points}, "arms": scores, "k": k, "seeds": {}, "power": (), "chance": floor}
+    ends = [row["label"] for row in rows if any(0 < distance < 1 for distance in row.get("lines", {}).values())]
+    arms = {label: score for label, score in scores.items() if label not in ends}
+    return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": floor, "mixed": mixed}
 
 
 # ------------------------------------------------------------------------------------------------------------------

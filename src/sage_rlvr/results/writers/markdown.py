@@ -13,7 +13,7 @@ from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, scores
 from sage_rlvr.verdicts import sentences as of_rows
 from sage_rlvr.verdicts.brief import INTERVALS, cells_of, sentences
-from sage_rlvr.verdicts.colder import sharpened
+from sage_rlvr.verdicts.colder_text import sharpened
 from sage_rlvr.verdicts.findings import Findings
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row_text import grouped
