@@ -38,7 +38,8 @@ def judge_named(word: str, right_from: float | None = None) -> CompletionJudge:
     if ".py:" in word:
         from sage_rlvr.tasks.jsonl import reward_pool  # plugins, datasets
 
-        return CompletionJudge(word, partial(_by_function, reward_pool(word), 1.0 if right_from is None else right_from), needs_gold=False)
+        marks = partial(_by_function, reward_pool(word), 1.0 if right_from is None else right_from)
+        return CompletionJudge(word, marks, needs_gold=False)
     if right_from is not None:
         raise ConfigError(f"--right-from {right_from:g}: --judge {word} marks right or wrong; omit --right-from")
     if word == EXACT:
