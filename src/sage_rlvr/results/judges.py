@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.rejudged import key_of_answers
-from sage_rlvr.verdicts.readers import Judge
-from sage_rlvr.verdicts.readers.registry import Completion, Mark
+from sage_rlvr.verdicts.readers import CompletionJudge
+from sage_rlvr.verdicts.readers.registry import Mark, UnmarkedCompletion
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.exact import canonical, verify_exact
@@ -23,7 +23,7 @@ BATCH = 2048  # completions that wait for the worker processes at a time
 EXACT = "exact_match"
 
 
-def judge_named(word: str, right_from: float | None = None) -> Judge:
+def judge_named(word: str, right_from: float | None = None) -> CompletionJudge:
     """Return the judge of a name.
 
     Args:
@@ -38,29 +38,30 @@ def judge_named(word: str, right_from: float | None = None) -> Judge:
     if ".py:" in word:
         from sage_rlvr.tasks.jsonl import reward_pool  # plugins, datasets
 
-        return Judge(word, partial(_by_function, reward_pool(word), 1.0 if right_from is None else right_from), needs_gold=False)
+        marks = partial(_by_function, reward_pool(word), 1.0 if right_from is None else right_from)
+        return CompletionJudge(word, marks, needs_gold=False)
     if right_from is not None:
         raise ConfigError(f"--right-from {right_from:g}: --judge {word} marks right or wrong; omit --right-from")
     if word == EXACT:
-        return Judge(word, _by_text, key=canonical)
+        return CompletionJudge(word, _by_text, key=canonical)
     if word in get_args(AnswerPlace):
-        return Judge(word, partial(_by_mathematics, word), key=key_of_answers(word))
+        return CompletionJudge(word, partial(_by_mathematics, word), key=key_of_answers(word))
     known = ", ".join((*get_args(AnswerPlace), EXACT))
     raise ConfigError(f"--judge {word}: unknown; choose one of {known}, or FILE.py:FUNCTION")
 
 
-def _by_mathematics(place: str, completions: Sequence[Completion]) -> list[Mark]:
+def _by_mathematics(place: str, completions: Sequence[UnmarkedCompletion]) -> list[Mark]:
     from sage_rlvr.verifiers.pool import shared
 
     pairs = [(one.text, _gold(one)) for one in completions]
     return [_mark(one) for part in _batches(pairs) for one in shared().verify(part, answer_in=place)]
 
 
-def _by_text(completions: Sequence[Completion]) -> list[Mark]:
+def _by_text(completions: Sequence[UnmarkedCompletion]) -> list[Mark]:
     return ["right" if verify_exact(one.text, _gold(one)).right else "wrong" for one in completions]
 
 
-def _by_function(pool: Pool, right_from: float, completions: Sequence[Completion]) -> list[Mark]:
+def _by_function(pool: Pool, right_from: float, completions: Sequence[UnmarkedCompletion]) -> list[Mark]:
     jobs = []
     for one in completions:
         row = {"id": one.problem, "prompt": one.prompt or ""} | ({} if one.gold is None else {"answer": one.gold})
@@ -80,7 +81,7 @@ def _batches(items: Sequence[Job]) -> Iterator[Sequence[Job]]:
         yield items[start : start + BATCH]
 
 
-def _gold(one: Completion) -> str:
+def _gold(one: UnmarkedCompletion) -> str:
     try:
         return gold_of(one.gold)[0]
     except ValueError as error:

@@ -23,8 +23,8 @@ from sage_rlvr.verdicts.readers.registry import (
     READERS,
     AnswerKey,
     Choice,
+    CompletionJudge,
     Floor,
-    Judge,
     RowReader,
     Unscored,
     reader,
@@ -36,6 +36,18 @@ from sage_rlvr.verdicts.readers.rows import CountTable, EvaluationFile, read_eva
 add_formats()
 
 __all__ = [
-    "READERS", "AnswerKey", "Choice", "CountTable", "EvaluationFile", "Floor", "Judge", "RowFile", "RowReader", "Unscored",
-    "read_evaluation", "reader", "reader_of", "reads",
+    "READERS",
+    "AnswerKey",
+    "Choice",
+    "CompletionJudge",
+    "CountTable",
+    "EvaluationFile",
+    "Floor",
+    "RowFile",
+    "RowReader",
+    "Unscored",
+    "read_evaluation",
+    "reader",
+    "reader_of",
+    "reads",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verdicts.readers.registry import Choice, Completion, Mark
+from sage_rlvr.verdicts.readers.registry import Choice, Mark, UnmarkedCompletion
 from sage_rlvr.verdicts.readers.rows import CountTable
 
 
@@ -18,7 +18,7 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
     `choice.notes`. Completions without a text are wrong. Raises DataError for a problem without a gold."""
     judge = choice.judge
     assert judge is not None
-    made, counts, known = [], Counter[str](), dict[Completion, Mark]()
+    made, counts, known = [], Counter[str](), dict[UnmarkedCompletion, Mark]()
     for table in tables:
         questions = [
             [None if text is None else _completion(table, problem, text, path, choice) for text in texts]
@@ -48,11 +48,11 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
 WORDS = {"no answer": "have no answer at its place", "undecided": "are undecided and count as wrong", "no text": "have no text"}
 
 
-def _completion(table: CountTable, problem: str, text: str, path: Path, choice: Choice) -> Completion:
+def _completion(table: CountTable, problem: str, text: str, path: Path, choice: Choice) -> UnmarkedCompletion:
     gold = table.golds.get(problem)
     if gold is None and choice.judge is not None and choice.judge.needs_gold:
         raise DataError(
             f"{path}: --judge {choice.judge.name}: problem {problem[:60]!r} has no gold; name the column of the golds: --fields "
             "id=COLUMN,text=COLUMN,gold=COLUMN"
         )
-    return Completion(problem, text, gold, table.prompts.get(problem))
+    return UnmarkedCompletion(problem, text, gold, table.prompts.get(problem))

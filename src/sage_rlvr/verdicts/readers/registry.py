@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,7 +49,7 @@ Unscored = Literal["wrong", "omit"]
 
 
 @dataclass(frozen=True)
-class Completion:
+class UnmarkedCompletion:
     """A completion to be judged. gold, prompt: None if the rows have none."""
 
     problem: str
@@ -62,7 +63,7 @@ Mark = Literal["right", "wrong", "no answer", "undecided"]
 
 
 @dataclass(frozen=True)
-class Judge:
+class CompletionJudge:
     """What marks the completions of files of rows, instead of the scores in the files (`compare --judge`).
 
     marks: raises DataError, without the name of the file, for a gold that it cannot use
@@ -70,7 +71,7 @@ class Judge:
     """
 
     name: str
-    marks: Callable[[Sequence[Completion]], Sequence[Mark]]
+    marks: Callable[[Sequence[UnmarkedCompletion]], Sequence[Mark]]
     key: AnswerKey | None = None
     needs_gold: bool = True
 
@@ -103,7 +104,7 @@ class Choice:
     floor: Floor = NO_FLOOR
     unscored: Unscored | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
-    judge: Judge | None = None
+    judge: CompletionJudge | None = None
     common: bool = False
     words: str = ""
     notes: list[str] = field(default_factory=list)
@@ -320,9 +321,8 @@ def reader_of(file: RowFile) -> RowReader:
     if not best:
         if file.container == "empty":
             raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
-        from sage_rlvr.verdicts.readers.proposal import proposed
-
-        found = f"{file.path}: no reader knows a file with {_some([*file.keys])}. {proposed(file)}"
+        proposal = import_module("sage_rlvr.verdicts.readers.proposal").proposed(file)  # for errors only, and it reads rows
+        found = f"{file.path}: no reader knows a file with {_some([*file.keys])}. {proposal}"
         raise DataError(f"{found}{TAKES_ROWS}{_from_outside()}")
     if len(best) > 1:
         raise DataError(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,7 @@ def read_evaluation(path: Path, picks: Iterable[str] = (), choice: Choice | None
         )
     tables = _picked(path, made.tables(), list(picks))
     if choice.judge is not None:
-        from sage_rlvr.verdicts.readers.judged import judged
-
-        tables = judged(tables, path, choice)
+        tables = import_module("sage_rlvr.verdicts.readers.judged").judged(tables, path, choice)
     return EvaluationFile(
         path=path, format=reader.name, score=choice.used or ("score" if made.kind == "score" else "correct"),
         correct=_words(choice, made), rows=count, tables=tables, options=_options(choice), notes=tuple(choice.notes),
@@ -211,9 +210,7 @@ def _reader(file: RowFile, choice: Choice) -> RowReader:
     """The reader of a file: by `--fields`, or by its content."""
     if not choice.fields:
         return reader_of(file)
-    from sage_rlvr.verdicts.readers.named import given_rows
-
-    return RowReader("fields", (), given_rows)
+    return RowReader("fields", (), import_module("sage_rlvr.verdicts.readers.named").given_rows)
 
 
 def _options(choice: Choice) -> tuple[str, ...]:
