@@ -103,7 +103,7 @@ class Compare(Command):
         if self.github_summary or self.log_to:
             from sage_rlvr.cli.compare_writers import check
 
-            check(self)
+            check(self.github_summary, self.log_to)
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
@@ -135,7 +135,10 @@ class Compare(Command):
             if self.to or self.github_summary or self.log_to:
                 from sage_rlvr.cli.compare_writers import send
 
-                send(self, session.note if self.json else session.say, comparison)
+                send(
+                    comparison, session.note if self.json else session.say, eee=self.to[1] if self.to else None,
+                    github_summary=self.github_summary, log_to=self.log_to,
+                )  # fmt: skip
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
