@@ -15,7 +15,7 @@ from sage_rlvr.results.details.samples import by_difference
 from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.runs import write_json_atomic
-from sage_rlvr.verdicts import colder, of_temperatures, row_text, sentences
+from sage_rlvr.verdicts import colder, colder_text, of_temperatures, row_text, sentences
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.colder_text import beside_base
 from sage_rlvr.verdicts.comparisons import compare
@@ -339,11 +339,11 @@ def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> N
     assert {arm for arm, _ in ends} == {"rl", "on", "above"}
     assert "higher" in {end for (arm, _), end in ends.items() if arm == "above"}
     assert "higher" not in {end for (arm, _), end in ends.items() if arm == "on"}
-    text = colder.between(rows, found)
+    text = colder_text.between(rows, found)
     assert text.startswith("Does it do more than weights between base and rl, without training? ")
     assert "above: yes, higher at k = " in text and "on: yes" not in text and "rl: yes" not in text
     below = line(mixtures(0.2))
-    assert "rl: no, lower at k = " in colder.between(compare(below), below)
+    assert "rl: no, lower at k = " in colder_text.between(compare(below), below)
     other = replace(below, table=Measurements(tuple(
         replace(row, mixture={**row.mixture, "base": "another"}) if row.mixture else row for row in below.table.rows
     )))  # fmt: skip
@@ -353,7 +353,7 @@ def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> N
 def test_a_policy_above_its_mixtures_waits_for_a_larger_share() -> None:
     """The pass@1 of the mixtures still rises at the largest share: nearer to the policy they may reach it."""
     found = line({0.25: share(0.8), 0.5: share(0.4), 1.0: np.full(PROBLEMS, share(0.45).mean())})
-    text = colder.between(compare(found), found)
+    text = colder_text.between(compare(found), found)
     assert "rl: cannot be told, since their pass@1 is not shown to fall at the largest share, 0.5 (higher so far at k = " in text
 
 
@@ -365,5 +365,5 @@ def test_an_arm_on_the_line_of_mixtures_is_seldom_above_it() -> None:
         rng = np.random.default_rng(number)
         rows = [replace(row, values=rng.binomial(N, row.values / N)) for row in found.table.rows]
         again = replace(found, table=Measurements(tuple(rows)))
-        told += "on: yes" in colder.between(compare(again), again)
+        told += "on: yes" in colder_text.between(compare(again), again)
     assert told <= 8  # counts drawn from counts are wider than the line's own

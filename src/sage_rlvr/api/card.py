@@ -32,7 +32,8 @@ def with_results(card: str, results: Results, findings: Findings, name: str) -> 
         got = ", ".join(policies) or "none"
         raise ConfigError(f"--results: expected two evaluations, of the base and of this policy; got {got}")
     made = ModelCard(card, ignore_metadata_errors=True)
-    made.data.model_name, made.data.eval_results = name, eval_results(rows, *policies)
+    data: Any = made.data  # of ModelCardData, which takes any field
+    data.model_name, data.eval_results = name, eval_results(rows, *policies)
     text, _, _ = made.text.replace(NO_RESULTS, "").partition(f"\n{HEADING}\n")
     brief = brief_markdown(results, findings).rstrip()
     made.text = "\n\n".join([text.rstrip(), HEADING, brief, "Compared by `sage-rlvr compare`.\n"])

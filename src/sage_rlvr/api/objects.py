@@ -77,7 +77,7 @@ class Objects:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Let the readers find the objects."""
-        token = HELD.set(HELD.get() | self.files)
+        token = HELD.set({**HELD.get(), **self.files})
         try:
             yield
         finally:
@@ -177,7 +177,7 @@ def _rows_method(data: Any) -> Callable[[], Iterable[Mapping[str, Any]]] | None:
 def _of_pandas(frame: Any) -> list[dict[str, Any]]:
     """The rows of a pandas data frame. A missing cell of a known column is no column; of others, scores among them, it is None."""
     missing = frame.isna()
-    columns = [[str(name), *pair] for name, *pair in zip(frame.columns, *_columns(frame, missing), strict=True)]
+    columns = zip(map(str, frame.columns), *_columns(frame, missing), strict=True)
     rows: list[dict[str, Any]] = [{} for _ in range(len(frame))]
     for name, values, gone in columns:
         optional = name in KNOWN and name not in MEASURED

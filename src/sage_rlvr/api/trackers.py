@@ -74,7 +74,7 @@ class TrackerRun:
 def scores_logged(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Rows of `score_rows` by name. The name has the task or temperature if there are several."""
     several = {name: len({row[name] for row in rows}) > 1 for name in ("task", "temperature")}
-    made = {}
+    made: dict[str, float] = {}
     for row in rows:
         parts = [str(row[name]) if name == "task" else f"T={row[name]}" for name in several if several[name]]
         name = "/".join(["compare", *parts, row["policy"], f"pass@{row['k']}"])

@@ -19,6 +19,7 @@ from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats import frontier as frontiers
 from sage_rlvr.verdicts.stats import paired as paired_by
+from sage_rlvr.verdicts.stats.arrays import Ints
 from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures_of_counts
 from sage_rlvr.verdicts.stats.paired import PairedDifference
@@ -109,7 +110,7 @@ class Rivals:
 
     name: str
     why: Why
-    points: Mapping[float, frontiers.RightCounts]
+    points: Mapping[float, tuple[int, Ints]]
     chance: Chance | None
     of_task: Sampled
 

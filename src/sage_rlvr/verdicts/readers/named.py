@@ -83,8 +83,8 @@ def rows_with(
         choice.of([columns[counted[0]]], file.path)
     elif choice.judge is None:
         used = {*own, *(column.partition("/")[0] for column in columns.values())}
-        known = candidates((tree for _, tree in kept), used, file.path)
-        names["score"] = choice.of(known, file.path, columns=known), None
+        scores = candidates((tree for _, tree in kept), used, file.path)
+        names["score"] = choice.of(scores, file.path, columns=scores), None
     listed = bool(counted) or choice.judge is not None
     for number, tree in kept:
         row = {name: _value(tree, path, right) for name, (path, right) in names.items()}
