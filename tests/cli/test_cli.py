@@ -127,7 +127,12 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "log-probs in bfloat16 differ from float32's by" in out
     assert call("doctor", "grpo", "--model", warm_policy, "--gpus", "1", "8") == 0
     assert f"model {warm_policy}" in (counted := said(capsys)[0]) and "generated tokens at most" in counted
+    assert call("doctor", "grpo", "--gpus", "1", "8", "--memory", "16") == 0
+    fitting = re.findall(r"(loop|trl|verl) +(\d) x 16 GB: fits", said(capsys)[0])
+    assert fitting == [("loop", "1"), ("trl", "1"), ("trl", "8"), ("verl", "1"), ("verl", "8")]
     assert "each number must be at least 1" in refused(capsys, "doctor", "--model", warm_policy, "--gpus", "0")
+    assert "--memory 0: give GB above 0" in refused(capsys, "doctor", "grpo", "--memory", "0")
+    assert "--memory 80: name a recipe too" in refused(capsys, "doctor", "--model", warm_policy, "--memory", "80")
     monkeypatch.setattr(folders, "embedded_policy", lambda: tmp_path / "gone")
     assert call("doctor") == 2
     out, _ = said(capsys)

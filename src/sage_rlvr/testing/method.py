@@ -52,7 +52,7 @@ def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
     logps = torch.where(mask, given.old_logps, 0.0).clone().requires_grad_(True)
     batch = Batch(
         logps=logps, old_logps=given.old_logps, advantages=credited.advantages, mask=mask, ref_logps=given.ref_logps,
-        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
+        log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY, log_q), max_tokens=9,
         entropies=given.entropies, loss_weights=credited.loss_weights, group_size=len(mask) // 2,
         kl_weights=credited.kl_weights,
     )  # fmt: skip

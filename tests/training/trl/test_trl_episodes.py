@@ -121,9 +121,18 @@ def test_the_rollout_function_plays_and_its_rewards_are_of_the_policys_turns() -
     )  # fmt: skip
     play = Episodes(asking, prompts, problems)
     asked = [prompts[i // 4] for i in range(32)]
-    first, second = play(asked, trainer), play(asked, trainer)
+    model.train()
+    first = play(asked, trainer)
+    model.eval()  # an evaluation between them draws by torch's generator, and no draw of the training is another one
+    torch.manual_seed(4)
+    evaluation = play(asked, trainer)
+    torch.manual_seed(4)
+    assert play(asked, trainer) == evaluation and evaluation["said"] not in (first["said"], play(asked, trainer)["said"])
+    model.train()
+    second = play(asked, trainer)
+    fresh = Episodes(asking, prompts, problems)
+    assert [fresh(asked, trainer), fresh(asked, trainer)] == [first, second]
     assert first["said"] != second["said"]  # a refill of the same step
-    assert Episodes(asking, prompts, problems)(asked, trainer) == first
     for ids, own, logps in zip(first["completion_ids"], first["env_mask"], first["logprobs"], strict=True):
         assert len(ids) == len(own) == len(logps) and own[0] == own[-1] == 1 and sum(own) <= 14
     reward = trl_run.TaskReward(task, problems, tokens.eos_ids)
