@@ -364,7 +364,7 @@ DRAWS = {  # what report may have of the floors below, by module; of verdicts it
     "results.tables": {"TRAINING", "Table", "frame_of"},
     "verdicts.row_text": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
-    "errors": {"suggest"},
+    "errors": {"DataError", "suggest"},
     "escaping": {"escaped", "visible"},
     "verdicts.stats.arrays": {"Floats"},
 }

@@ -17,5 +17,4 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what else is on a page: figures are laid out and named, and saved as empty files."""
     monkeypatch.setattr("sage_rlvr.render.build.svg_of", lambda *_: "<svg></svg>")
-    monkeypatch.setattr("sage_rlvr.render.build.png_of", lambda *_: b"")
-    monkeypatch.setattr("sage_rlvr.render.build.paper_of", lambda *_: b"")
+    monkeypatch.setattr("sage_rlvr.render.build.file_of", lambda *_: b"")

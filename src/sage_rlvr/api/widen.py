@@ -25,7 +25,7 @@ TAKEN = (
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledPair:
     """The stores of both policies: those of the base at each temperature, and that of the trained policy."""
 
     base: Sequence[Path]
@@ -92,7 +92,7 @@ def widen(
 def sample_both(
     base: str, rl: str, task: str | None, *, samples: int, temperature: float, base_temperatures: Sequence[float], out: Path | None,
     base_server: str | None, base_server_model: str | None, quiet: bool, say: Say, options: Mapping[str, Any],
-) -> Sampled:  # fmt: skip
+) -> SampledPair:  # fmt: skip
     """Sample the trained policy and then the base at each temperature, into stores that continue. Raise as `widen`."""
     for name in options:
         if name not in TAKEN:
@@ -119,6 +119,6 @@ def sample_both(
         return path
 
     trained = store(rl, "rl", temperature, options)
-    return Sampled([store(base, "base", t, of_base) for t in heats], trained, out)
+    return SampledPair([store(base, "base", t, of_base) for t in heats], trained, out)
 
 
