@@ -101,7 +101,7 @@ def test_a_damaged_floor_is_refused_with_the_file(tmp_path: Path) -> None:
         load_record(path)
 
 
-def full(found: Comparison) -> str:
+def full_text(found: Comparison) -> str:
     """What `compare --full` prints."""
     console = PlainConsole(file=io.StringIO(), width=200, no_color=True)
     print_results(console, found.results, found.findings)
@@ -110,7 +110,7 @@ def full(found: Comparison) -> str:
 
 def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -> None:
     found = compare(better=record("better", 1.5, tmp_path), worse=record("worse", 0.5, tmp_path), k=8)
-    text, level = full(found), f"{CHANCE.at(8):.3f}"
+    text, level = full_text(found), f"{CHANCE.at(8):.3f}"
     assert level in repr(found) and "below chance" in repr(found)
     (row,) = (line for line in text.splitlines() if line.split()[:1] == ["chance"])
     assert row.split()[1:] == [f"{CHANCE.at(1):.3f}", level]
@@ -225,10 +225,10 @@ def test_compare_prints_which_arm_the_other_was_trained_from(tmp_path: Path) -> 
         return record(name, 2.0, tmp_path, model=str(where / "policy"))
 
     said = "grpo was trained from base (the hashes of the weights are equal)."
-    assert said in full(compare(base=base, grpo=run("grpo", "aaa bbb")))
-    assert said.replace("grpo", "base").replace("from base", "from grpo") not in full(compare(base=base, grpo=run("g2", "aaa bbb")))
+    assert said in full_text(compare(base=base, grpo=run("grpo", "aaa bbb")))
+    assert said.replace("grpo", "base").replace("from base", "from grpo") not in full_text(compare(base=base, grpo=run("g2", "aaa bbb")))
     for name, start in (("other", "ccc"), ("unknown", None)):
-        assert "trained from" not in full(compare(base=base, other=run(name, start)))
+        assert "trained from" not in full_text(compare(base=base, other=run(name, start)))
 
 
 def test_a_store_of_the_starting_point_is_known_by_its_revision() -> None:
