@@ -551,7 +551,7 @@ def test_problems_significant_alone_are_of_the_k_of_their_sentence(capsys: Captu
     rl[19] = {"id": "p19", "n": 16, "c": 0}
     out = run(capsys, write("base.jsonl", *base), write("rl.jsonl", *rl))[1]
     assert "told one by one, whatever chance does: lost p0, p1, p2" in out
-    assert "of the 100 % of problems that rl never solved in 8 samples, base solves 0.981 in 4 others, rl drawn again 0.000" in out
+    assert "of the 100 % of problems that rl never solved in 8 samples, base solves 0.981 in 4 tries, rl drawn again 0.000" in out
     (found,) = json.loads(run(capsys, "base.jsonl", "rl.jsonl", "--json")[1])["verdicts"]
     assert found["unlocked"]["gained"]["strata"][0]["share"] < 0.001 and "that base never solved" not in out
     assert len(found["unlocked"]["alone_lost"]) == 20

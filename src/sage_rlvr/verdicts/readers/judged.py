@@ -41,10 +41,12 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
     rest = ", ".join(f"{counts[mark]:,} {words}" for mark, words in WORDS.items() if counts[mark])
     choice.notes.append(
         f"{path}: --judge {judge.name} marked {counts['right']:,} of {counts.total():,} completions right{rest and f'; {rest}'}."
+        + ALL_WRONG * (counts["right"] == 0)
     )
     return tuple(made)
 
 
+ALL_WRONG = " All wrong: is the answer at another place (boxed, last_number, anywhere), or the gold in another column?"
 WORDS = {"no answer": "have no answer at its place", "undecided": "are undecided and count as wrong", "no text": "have no text"}
 
 

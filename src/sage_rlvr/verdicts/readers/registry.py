@@ -133,7 +133,9 @@ class Choice:
             return f"no score has the name {names}; the file has {there}; --correct names one that every file has"
         if self.wanted:
             return f"--correct names {len(chosen)} of its scores ({_first(chosen)}); name one of them"
-        return f"{there}; name the one that stands for correct: --correct {known[0] if known else 'NAME'}"
+        if not known:
+            return f"{there}; name the column that stands for correct: --correct NAME, or let --judge mark the texts (boxed, ...)"
+        return f"{there}; name the one that stands for correct: --correct {known[0]}"
 
     def taking(self, *picks: str) -> Choice:
         """The same for one file, with no score chosen yet."""

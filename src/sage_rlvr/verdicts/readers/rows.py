@@ -506,9 +506,9 @@ class _Groups:
         if kind == "correct":
             if _is_number(value) and value in (0, 1):
                 return bool(value)
-            raise self._error(
-                number, self._called(kind), value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
-            )
+            said = 'true or false is expected (or 1 or 0); a graded score is called "score"'
+            many = "; of a list for each problem: --fields id=id,correct=correct" * isinstance(value, list)
+            raise self._error(number, self._called(kind), value, said + many)
         if not _is_number(value):
             raise self._error(number, self._called(kind), value, "not a number")
         if self.right_from is not None:
