@@ -25,11 +25,12 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
     wanted, name = "", "is_correct"
     if any(len(names) > 1 for names in results.values()):
         named = [name for names in results.values() for name in names]
-        wanted = choice.of(named, file.path, "results") or named[0]  # a judge marks the texts of one of them
+        wanted = choice.of(named, file.path, "results")
     else:
         name = choice.of(SCORES if choice.wanted else SCORES[:1], file.path)
     for row in kept:
-        if wanted and row.get(RESULT, str) != wanted:
+        first = next(iter(results[row.need("evaluation_name", str)]))  # whose texts a judge marks
+        if (row.get(RESULT, str) or "") != (wanted or first):
             continue
         evaluation, given, output = row.inner("evaluation"), row.inner("input"), row.inside("output")
         texts = output.list_of("raw", str)
