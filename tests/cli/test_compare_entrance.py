@@ -106,6 +106,8 @@ def test_a_list_of_another_length_and_one_text_for_all_are_refused() -> None:
 def test_the_word_that_means_correct_may_be_a_truth_value_or_a_number(right: Any, wrong: Any, word: str) -> None:
     rows = write("words.jsonl", *({"q": f"q{i}", "is": one} for i in range(2) for one in (right, wrong, wrong)))
     assert solved(table(rows, f"id=q,correct=is={word}")) == {"q0": 1, "q1": 1}
+    read = Choice(fields=fields_of("id=q,correct=is=other"))
+    assert "no completion has is = other, so all are wrong" in read_evaluation(Path(rows), choice=read).notes[0]
     missing = write("nan.jsonl", {"q": "q", "is": right}, {"q": "q", "is": float("nan")})
     with pytest.raises(DataError, match=r"no score \(1 completions"):
         table(missing, f"id=q,correct=is={word}")

@@ -79,6 +79,9 @@ def rows_with(
         if all(value is None or value == [] for value in (at(tree, path) for _, tree in kept)):
             known = ", ".join(sorted(file.keys)[:20]) or "none"
             raise DataError(f"{file.path}: --fields {name}={columns[name]}: no row has a value there; its columns are {known}")
+    path, word = names.get("correct", ("", None))
+    if word is not None and "true" not in json.dumps([_value(tree, path, word) for _, tree in kept]):
+        choice.notes.append(f"{file.path}: no completion has {path} = {word}, so all are wrong.")
     if counted := [name for name in COUNTED if name in names]:
         choice.of([columns[counted[0]]], file.path)
     elif choice.judge is None:
