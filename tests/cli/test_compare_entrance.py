@@ -361,6 +361,9 @@ def test_a_judge_reads_one_result_of_every_eval_ever() -> None:
     two = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | {"evaluation_result_id": "sums.f1"} for row in rows]))
     found = compare(str(two), judge="last_number").results.table.rows[0]
     assert (found.n, found.values.tolist()) == (4, list(FOUR.values()))
+    both = changed("every_eval_ever.jsonl", lambda rows: rows[1]["input"].update(reference=["4", "four"]))
+    with pytest.raises(DataError, match=r"2: input.reference has 2 golds"):
+        compare(str(both), judge="last_number")
     more = {"evaluation_result_id": "sums.f1"}, {"evaluation_name": "other", "evaluation_result_id": "other.f1"}
     three = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | one for one in more for row in rows]))
     tables = compare(str(three), judge="last_number").results.table.rows

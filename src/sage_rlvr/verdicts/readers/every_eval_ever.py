@@ -36,10 +36,13 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
         texts = output.list_of("raw", str)
         if len(texts) > 1:
             raise row.error("output.raw", f"has {len(texts)} responses and one score; a row for each is expected")
+        golds = given.list_of("reference", str)
+        if len(golds) > 1 and choice.judge is not None and choice.judge.needs_gold:
+            raise given.error("reference", f"has {len(golds)} golds; is one of them enough? pass --judge my_reward.py:score")
         score = {"correct": evaluation.tree.get(name)} if name == "is_correct" else {"score": evaluation.tree.get(name)}
         made: dict[str, Any] = {
             "id": row.id("sample_id"), "task": row.need("evaluation_name", str), "model": row.need("model_id", str),
-            "text": texts[0] if texts else None, "gold": ", ".join(given.list_of("reference", str)) or None,
+            "text": texts[0] if texts else None, "gold": ", ".join(golds) or None,
             "prompt": given.get("raw", str),
         }  # fmt: skip
         yield row.number, made | (dict.fromkeys(score) if row.tree.get("error") else score)
