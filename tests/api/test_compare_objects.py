@@ -85,12 +85,21 @@ def test_one_row_of_a_frame_per_policy_and_k_and_a_picture() -> None:
         ([[1, "x"]], "base: problem 0: .* is no list of 0 and 1"),
         ([{"id": 0, "correct": True}, 3], "base in memory, row 2: 3 is no dict"),
         ([{"id": 0, "n": 2, "c": 3}], "base in memory, row 1: c = 3: more correct samples"),
+        ([[], [1, 0]], "base: problem 0 has no samples"),
+        ({"id": [0, 1], "correct": [1, 0]}, r"base: a dict of columns \(id, correct\), not of problems"),
         ([[1, None]], "problem 0, sample 1: correct = None: no score"),
     ],
 )
 def test_a_bad_object_is_named_by_its_place(bad: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
         sage_rlvr.compare(base=bad, rl=[[1, 0]])
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    twice = pandas.DataFrame([["a", 1, 0], ["b", 1, 0]], columns=["id", "correct", "correct"])
+    with pytest.raises(DataError, match="base: several columns have the name 'correct'"):
+        sage_rlvr.compare(base=twice, rl=[[1, 0]])
 
 
 def test_objects_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,25 @@ def test_a_list_of_another_length_and_one_text_for_all_are_refused() -> None:
     one = write("one.jsonl", row, row | {"outputs": "a text"})
     with pytest.raises(DataError, match=r"one.jsonl:2: outputs is one text, and there are 3 completions"):
         table(one, "id=uid,score=graded_list,text=outputs")
+    mean = write("mean.jsonl", row | {"solved": True})
+    with pytest.raises(DataError, match=r"mean.jsonl, row 1: outputs has 3 texts, and there is one correct"):
+        table(mean, "id=uid,correct=solved,text=outputs")
+    alone = write("alone.jsonl", row | {"solved": True, "outputs": [r"\boxed{4}"]})
+    assert table(alone, "id=uid,correct=solved,text=outputs").texts == ([r"\boxed{4}"],)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "word"),
+    [(True, False, "true"), (True, False, "1"), (1, 0, "1.0"), (1.0, 0.0, "1"), ("pass", "PASS", "pass")],
+)
+def test_the_word_that_means_correct_may_be_a_truth_value_or_a_number(right: Any, wrong: Any, word: str) -> None:
+    rows = write("words.jsonl", *({"q": f"q{i}", "is": one} for i in range(2) for one in (right, wrong, wrong)))
+    assert solved(table(rows, f"id=q,correct=is={word}")) == {"q0": 1, "q1": 1}
+    read = Choice(fields=fields_of("id=q,correct=is=other"))
+    assert "no completion has is = other, so all are wrong" in read_evaluation(Path(rows), choice=read).notes[0]
+    missing = write("nan.jsonl", {"q": "q", "is": right}, {"q": "q", "is": float("nan")})
+    with pytest.raises(DataError, match=r"no score \(1 completions"):
+        table(missing, f"id=q,correct=is={word}")
 
 
 def test_names_of_other_columns_keep_their_meaning() -> None:
@@ -100,6 +119,9 @@ def test_names_of_other_columns_keep_their_meaning() -> None:
     found = read_evaluation(Path(write("arms.jsonl", *rows)), choice=Choice(fields=fields_of("id=qid,correct=ok")))
     assert [one.group.arm for one in found.tables] == ["a", "b"]
     assert len(read_evaluation(Path("arms.jsonl"), choice=Choice(fields=fields_of("id=qid,correct=ok,arm="))).tables) == 1
+    bare = write("bare.jsonl", *({"qid": f"q{i}", "response": "x", "temperature": 1} for i in range(2)))
+    with pytest.raises(DataError, match="0 scores"):  # a temperature is no score
+        table(bare, "id=qid,text=response")
     models = write("models.jsonl", *({"qid": "q", "ok": 1, "model": model} for model in "ab"))
     with pytest.raises(DataError, match="samples of two policies in one set"):
         table(models, "id=qid,correct=ok")
@@ -150,6 +172,9 @@ def test_what_a_judge_marked_is_told(capsys: Capture) -> None:
     code, out, err = run(capsys, rows, "--judge", "boxed", "--unscored", "wrong")
     assert code == 0 and "marked 6 of 24 completions right; 6 have no answer at its place, 6 have no text" in out, err
     assert "pass@1: 0.250" in out and "majority of 4 (maj@4): 0.500" in out  # 4 and 5 have a vote each
+    silent = [{"id": "p", "arm": arm, "gold": "4", "text": text} for arm, text in (("a", None), ("b", texts[0]))]
+    code, out, err = run(capsys, write("silent.jsonl", *silent), "--judge", "boxed", "--unscored", "wrong")
+    assert code == 0 and "silent.jsonl: --judge boxed marked 1 of 2 completions right; 1 have no text" in out, err
     bare = write("bare.jsonl", {"id": "p", "text": "4"})
     assert "bare.jsonl: --judge boxed: problem 'p' has no gold" in run(capsys, bare, "--judge", "boxed")[2]
     assert "counts have no texts to judge" in run(capsys, write("c.jsonl", *counts([1])), "--judge", "boxed")[2]
@@ -195,6 +220,13 @@ def test_one_file_is_described_by_itself(capsys: Capture) -> None:
     for one in policy["pass"].values():
         assert 0 <= one["low"] <= one["value"] <= one["high"] <= 1
     assert run(capsys, PUBLISHED / "base.jsonl", "--fail-on", "loss")[0] == 2
+
+
+@pytest.mark.parametrize("option", [("--to", "eee", "out"), ("--log-to", "tensorboard=out"), ("--github-summary",)])
+def test_one_file_is_not_written_for_other_programs(option: tuple[str, ...], capsys: Capture, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "out")
+    code, _, err = run(capsys, write("a.jsonl", *counts([1, 2])), *option)
+    assert code == 2 and f"{option[0]}: of a comparison, and there is one policy" in err and not Path("out").exists()
 
 
 def test_one_file_of_copies_and_with_chance(capsys: Capture) -> None:
@@ -329,6 +361,13 @@ def test_a_judge_reads_one_result_of_every_eval_ever() -> None:
     two = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | {"evaluation_result_id": "sums.f1"} for row in rows]))
     found = compare(str(two), judge="last_number").results.table.rows[0]
     assert (found.n, found.values.tolist()) == (4, list(FOUR.values()))
+    both = changed("every_eval_ever.jsonl", lambda rows: rows[1]["input"].update(reference=["4", "four"]))
+    with pytest.raises(DataError, match=r"2: input.reference has 2 golds"):
+        compare(str(both), judge="last_number")
+    more = {"evaluation_result_id": "sums.f1"}, {"evaluation_name": "other", "evaluation_result_id": "other.f1"}
+    three = changed("every_eval_ever.jsonl", lambda rows: rows.extend([row | one for one in more for row in rows]))
+    tables = compare(str(three), judge="last_number").results.table.rows
+    assert {row.task: row.values.tolist() for row in tables} == {task: list(FOUR.values()) for task in ("sums", "other")}
 
 
 def test_one_policy_with_training_seeds_and_temperatures(capsys: Capture) -> None:

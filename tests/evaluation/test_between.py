@@ -29,7 +29,7 @@ def drawn(store: str | Path) -> list[list[int]]:
 
 
 def test_each_share_has_a_store_that_says_what_it_is(
-    words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Capture
+    words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares = ("--interpolate", tiny_policy, 0, ".5", 1)
     assert call("eval", warm_policy, *words, *shares, "--kl-to", tiny_policy, "--kl-samples", 2, "--json") == 0
@@ -47,7 +47,9 @@ def test_each_share_has_a_store_that_says_what_it_is(
     assert drawn(homes[1]) not in (drawn("own"), drawn("base"))
     capsys.readouterr()
     stores = "base=base", "own=own", f"half={homes[1]}"
-    assert call("compare", *stores, "--out", "page") == 0
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
+    assert call("compare", *stores, "--out", "page", "--github-summary") == 0
+    assert "**Does it do more than weights between base and own, without training? own: " in Path("step.md").read_text()
     said = capsys.readouterr().out
     assert "Does it do more than weights between base and own, without training? own: " in said and "half: yes" not in said
     summary = json.loads(Path("page/summary.json").read_text())

@@ -136,6 +136,9 @@ def test_refusals_name_the_file_and_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"page_texts has files that are not of a page, such as mine\.txt"):
         browse(tmp_path / "ok.jsonl", out=tmp_path / "page.html")
     assert (tmp_path / "page_texts" / "mine.txt").read_text() == "keep"
+    with pytest.raises(ConfigError, match=r"--out .*ok\.jsonl: the page is a file \.html"):
+        browse(tmp_path / "ok.jsonl", out=tmp_path / "ok.jsonl")
+    assert (tmp_path / "ok.jsonl").read_text().startswith('{"id"')
 
 
 # ------------------------------------------------------------------------------------------------------------------

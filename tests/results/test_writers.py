@@ -108,6 +108,15 @@ def test_the_step_of_the_action_passes_verdict_files_and_exit_code_on(tmp_path: 
         if code != 2:
             assert json.loads(Path("v.json").read_text())["verdicts"][0]["sentence"] == output.splitlines()[1]
     assert Path("new/p.svg").read_bytes().startswith(b"<?xml") and Path("summary.md").read_text().count("95 % intervals") == 2
+    hostile = Path("rl.jsonl").read_text().replace('{"', '{"arm": "rl\\n::add-mask::e", "')
+    Path("hostile.jsonl").write_text(hostile)
+    for arms, code in (("base.jsonl\nhostile.jsonl", 0), ("base.jsonl\n--plugin\nrl.jsonl", 2)):
+        env = os.environ | home | given | {"ARMS": arms}
+        done = subprocess.run(["bash", "-c", step["run"]], env=env, capture_output=True, text=True)
+        assert done.returncode == code and (code == 0 or "--plugin is an option" in done.stderr)
+        if code == 0:  # the runner obeys no command between the first line and the last
+            first, *inside, last = done.stdout.splitlines()
+            assert f"::{first.removeprefix('::stop-commands::')}::" == last and not any(line[:2] == "::" for line in inside)
 
 
 # ---- a model card

@@ -350,6 +350,17 @@ def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> N
     assert not [row for row in compare(other) if row.why == "weights"]  # mixtures of another base
 
 
+def test_mixtures_of_two_policies_that_are_not_there_and_a_base_drawn_twice() -> None:
+    found = line(mixtures(), on=share(0.7))
+    kept = [row for row in found.table.rows if row.arm != "rl"]
+    more = [replace(row, arm=f"{row.arm} 2", mixture={**row.mixture, "policy": "rl2"}) for row in kept if row.mixture]
+    again = replace(counts("again", share(1.0)), identity={"revision": BASE})
+    both = replace(found, table=Measurements((*kept, *more, again)))
+    names = {row.b for row in compare(both) if row.why == "weights" and row.a == "on"}
+    assert names == {"weights between base and policy rl", "weights between base and policy rl2"}
+    assert colder_text.between(compare(both), both).count("without training? on: ") == 2
+
+
 def test_a_policy_above_its_mixtures_waits_for_a_larger_share() -> None:
     """The pass@1 of the mixtures still rises at the largest share: nearer to the policy they may reach it."""
     found = line({0.25: share(0.8), 0.5: share(0.4), 1.0: np.full(PROBLEMS, share(0.45).mean())})

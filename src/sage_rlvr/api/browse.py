@@ -54,8 +54,10 @@ def browse(
 
     Raises:
         DataError: For files that cannot be read, and if there is no completion.
-        ConfigError: If the folder for the texts has other files.
+        ConfigError: If `out` is no .html file, or the folder for the texts has other files.
     """
+    if Path(out).suffix.lower() not in (".html", ".htm"):  # one of the files, for example
+        raise ConfigError(f"--out {out}: the page is a file .html")
     plugins.use_inherited()  # which may have readers
     words = [fspath(file) for file in files]
     names = (correct,) if isinstance(correct, str) else tuple(correct)

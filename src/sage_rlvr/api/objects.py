@@ -126,9 +126,14 @@ def file_of(path: Path, name: str, data: Any) -> RowFile:
     """
     method = _rows_method(data)
     if method is not None:
+        columns = list(map(str, getattr(data, "column_names", None) or data.columns))
+        if several := sorted({column for column in columns if columns.count(column) > 1}):
+            raise DataError(f"{name}: several columns have the name {several[0]!r}; rename them")
         rows = method()
         return RowsInMemory(path, make=lambda: map(_plain, rows))
     if isinstance(data, Mapping):
+        if "id" in data and not {*map(str, data)}.isdisjoint(MEASURED):
+            raise DataError(f"{name}: a dict of columns ({', '.join(map(str, data))}), not of problems; pass a data frame or rows")
         return _of_lists(path, name, list(map(str, data)), list(data.values()))
     if _is_array(data):
         data = data.tolist() if data.ndim == 2 else data
@@ -152,6 +157,8 @@ def _of_lists(path: Path, name: str, ids: Sequence[str | int], lists: Sequence[A
         samples = samples.tolist() if hasattr(samples, "tolist") else samples
         if not isinstance(samples, (list, tuple)) or not all(map(_is_cell, samples)):
             raise DataError(f"{name}: problem {problem!r:.60}: {samples!r:.60} is no list of 0 and 1; {TAKES}")
+        if not samples:
+            raise DataError(f"{name}: problem {problem!r:.60} has no samples; leave it out on both sides")
         plain.append(samples)
 
     is_right_or_wrong = all(sample in (0, 1) or sample is None or sample != sample for samples in plain for sample in samples)

@@ -146,7 +146,7 @@ class Compare(Command):
         """Print one policy that is compared with none."""
         from sage_rlvr.verdicts import one_file
 
-        if given := self.changed("out", "fail_on", "support", "patterns", "fixed_problems"):
+        if given := self.changed("out", "to", "log_to", "github_summary", "fail_on", "support", "patterns", "fixed_problems"):
             raise ConfigError(f"{given}: of a comparison, and there is one policy; pass a second file, or omit the option")
         rejudged = self._rejudged(session, comparison.results.given)
         with reporting(session.note, "compare: computing intervals"):

@@ -186,18 +186,20 @@ def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[Weigh
     """The lines of a task whose base is the control. here: the samples of the task."""
     rows = [row for row in here.where(temperature=REFERENCE).rows if row.sizes is None and not row.cluster]
     by_revision = {row.identity.get("revision"): row for row in rows if not row.mixture}
+    of_control = {row.identity.get("revision"): row for row in rows if not row.mixture and row.arm == control}
     mixed: dict[tuple[str, str, str], list[SampledMeasurement]] = {}
     for row in rows:
         if row.mixture:
             mixed.setdefault((row.mixture["policy"], row.mixture["base"], row.mixture["layers"]), []).append(row)
     lines = []
+    unknown = {policy for policy, _, _ in mixed} - {*by_revision}
     for (policy, base, layers), some in mixed.items():
-        home, own = by_revision.get(base), by_revision.get(policy)
-        if home is None or home.arm != control:
+        home, own = of_control.get(base), by_revision.get(policy)
+        if home is None:
             continue
         points = {2.0 if layers == "upper" else 1.0: home} | {1 - float(row.mixture["share"]): row for row in some}
         several = own is not None and sum(row.arm == own.arm for row in rows) > 1
-        name = "its policy" if own is None else own.name if several else own.arm
+        name = ("its policy" if len(unknown) == 1 else f"policy {policy[:12]}") if own is None else own.name if several else own.arm
         if own is not None:
             points[0.0] = own
         upper = " in the upper layers" * (layers == "upper")

@@ -13,11 +13,10 @@ from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, scores
 from sage_rlvr.verdicts import sentences as of_rows
 from sage_rlvr.verdicts.brief import INTERVALS, cells_of, sentences
-from sage_rlvr.verdicts.colder_text import sharpened
 from sage_rlvr.verdicts.findings import Findings
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row_text import grouped
-from sage_rlvr.verdicts.verdict_text import headline, on_text
+from sage_rlvr.verdicts.verdict_text import beside_colder, headline, on_text
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 
@@ -26,7 +25,7 @@ def brief_markdown(results: Results, findings: Findings) -> str:
     """The short text of a comparison as Markdown."""
     verdicts = findings.verdicts
     if verdicts:
-        first = [*map(headline, verdicts), sharpened(findings.rows, results)]
+        first = [*map(headline, verdicts), *beside_colder(results, findings)]
         tables = [_table(cells_of(some), where.removesuffix(": ")) for where, some in grouped(verdicts, on_text).items()]
         rest = [*sentences(results, verdicts), *results.notes]
     else:

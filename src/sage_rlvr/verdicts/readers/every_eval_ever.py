@@ -25,20 +25,24 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
     wanted, name = "", "is_correct"
     if any(len(names) > 1 for names in results.values()):
         named = [name for names in results.values() for name in names]
-        wanted = choice.of(named, file.path, "results") or named[0]  # a judge marks the texts of one of them
+        wanted = choice.of(named, file.path, "results")
     else:
         name = choice.of(SCORES if choice.wanted else SCORES[:1], file.path)
     for row in kept:
-        if wanted and row.get(RESULT, str) != wanted:
+        first = next(iter(results[row.need("evaluation_name", str)]))  # whose texts a judge marks
+        if (row.get(RESULT, str) or "") != (wanted or first):
             continue
         evaluation, given, output = row.inner("evaluation"), row.inner("input"), row.inside("output")
         texts = output.list_of("raw", str)
         if len(texts) > 1:
             raise row.error("output.raw", f"has {len(texts)} responses and one score; a row for each is expected")
+        golds = given.list_of("reference", str)
+        if len(golds) > 1 and choice.judge is not None and choice.judge.needs_gold:
+            raise given.error("reference", f"has {len(golds)} golds; is one of them enough? pass --judge my_reward.py:score")
         score = {"correct": evaluation.tree.get(name)} if name == "is_correct" else {"score": evaluation.tree.get(name)}
         made: dict[str, Any] = {
             "id": row.id("sample_id"), "task": row.need("evaluation_name", str), "model": row.need("model_id", str),
-            "text": texts[0] if texts else None, "gold": ", ".join(given.list_of("reference", str)) or None,
+            "text": texts[0] if texts else None, "gold": ", ".join(golds) or None,
             "prompt": given.get("raw", str),
         }  # fmt: skip
         yield row.number, made | (dict.fromkeys(score) if row.tree.get("error") else score)

@@ -20,9 +20,10 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
     assert judge is not None
     made, counts, known = [], Counter[str](), dict[UnmarkedCompletion, Mark]()
     for table in tables:
+        every = table.texts or tuple([None] * n for n in table.n)  # no row of the table has a text
         questions = [
             [None if text is None else _completion(table, problem, text, path, choice) for text in texts]
-            for problem, texts in zip(table.problems, table.texts or (), strict=True)
+            for problem, texts in zip(table.problems, every, strict=True)
         ]
         asked = dict.fromkeys(one for row in questions for one in row if one is not None and one not in known)
         try:
@@ -34,7 +35,7 @@ def judged(tables: tuple[CountTable, ...], path: Path, choice: Choice) -> tuple[
         right = tuple(np.array([mark == "right" for mark in row], dtype=bool) for row in marks)
         table = replace(table, right=right, c=np.array([int(one.sum()) for one in right], dtype=np.int64))
         if (key := judge.key) is not None and table.answers is None:
-            read = tuple([key(text) if text else None for text in texts] for texts in table.texts or ())
+            read = tuple([key(text) if text else None for text in texts] for texts in every)
             table = replace(table, answers=read, read_in=judge.name)
         made.append(table)
     choice.used, choice.words = judge.name, f"marked right by --judge {judge.name}"

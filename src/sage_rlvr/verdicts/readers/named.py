@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.verdicts.readers.fields import gold_text, messages_text
+from sage_rlvr.verdicts.readers.fields import gold_key, gold_text, messages_text
 from sage_rlvr.verdicts.readers.file import RowFile
 from sage_rlvr.verdicts.readers.registry import Choice, FileRows, candidates
 from sage_rlvr.verdicts.readers.rows import COLUMNS, GROUPED, KNOWN, OF_ONE_ARM, OF_ONE_PROBLEM
@@ -79,10 +79,13 @@ def rows_with(
         if all(value is None or value == [] for value in (at(tree, path) for _, tree in kept)):
             known = ", ".join(sorted(file.keys)[:20]) or "none"
             raise DataError(f"{file.path}: --fields {name}={columns[name]}: no row has a value there; its columns are {known}")
+    path, word = names.get("correct", ("", None))
+    if word is not None and "true" not in json.dumps([_value(tree, path, word) for _, tree in kept]):
+        choice.notes.append(f"{file.path}: no completion has {path} = {word}, so all are wrong.")
     if counted := [name for name in COUNTED if name in names]:
         choice.of([columns[counted[0]]], file.path)
     elif choice.judge is None:
-        used = {*own, *(column.partition("/")[0] for column in columns.values())}
+        used = {*own, *others, *(column.partition("/")[0] for column in columns.values())}
         scores = candidates((tree for _, tree in kept), used, file.path)
         names["score"] = choice.of(scores, file.path, columns=scores), None
     listed = bool(counted) or choice.judge is not None
@@ -117,9 +120,17 @@ def _value(tree: Mapping[str, Any], path: str, right: str | None) -> Any:
     value = at(tree, path)
     if right is None or value is None:
         return value
-    if isinstance(value, list):
-        return [None if one is None else gold_text(one) == right for one in value]
-    return gold_text(value) == right
+    return [_is_word(one, right) for one in value] if isinstance(value, list) else _is_word(value, right)
+
+
+def _is_word(value: Any, right: str) -> bool | None:
+    """Whether a value is the word that means correct, None without a value: true is "true" and "1", 1.0 is "1"."""
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool):
+        return right.casefold() in (str(value).casefold(), str(int(value)))
+    text = gold_text(value) or ""
+    return gold_key(text) == gold_key(right) if isinstance(value, (int, float)) else text == right
 
 
 class _Row:
@@ -147,6 +158,11 @@ class _Row:
                 lead, f"= {value!r:.40}: true, false or a number is expected; name the text that means correct: --fields "
                 f"correct={self.paths[lead]}={value:.40}",
             )  # fmt: skip
+        texts = row.get("text")
+        if not isinstance(value, list) and isinstance(texts, list) and not _is_one(texts):
+            if len(texts) != 1:
+                raise self.error("text", f"has {len(texts)} texts, and there is one {lead}; name a list with one for each")
+            row["text"] = texts[0]
         if not isinstance(value, list) or (lead == "text" and _is_one(value)):
             yield row | {"text": _text(row["text"])} if "text" in row else row
             return
