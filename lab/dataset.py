@@ -21,7 +21,8 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.runs.files import write_bytes_atomic
 from sage_rlvr.verdicts.readers import read_evaluation
 
-FILE = Path(__file__).with_name("data") / "counts.parquet"
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "lab" / "data" / "counts.parquet"
 SMOLLM2 = "SmolLM2-135M-Instruct after SFT (smollm2-countdown)"
 SCHEMA = pa.schema({
     "source": pa.string(), "model": pa.string(), "arm": pa.string(), "seed": pa.int32(), "task": pa.string(),
@@ -40,6 +41,11 @@ class Source:
     task: str = ""
     copied: str = ""
 
+    @property
+    def name(self) -> str:
+        """The file's path in this repository."""
+        return (self.file.relative_to(ROOT) if self.file.is_absolute() else self.file).as_posix()
+
 
 SOURCES = (
     Source(EXPERIMENTS / "2026-11-27_demo_smollm2", SMOLLM2, "Apache-2.0"),
@@ -57,7 +63,7 @@ def rows_of(source: Source, root: Path = Path()) -> Iterator[dict[str, Any]]:
         of = table.group
         if source.copied and of.arm == source.copied:
             continue
-        about: dict[str, Any] = {"source": source.file.as_posix(), "model": source.model, "arm": source.arm or of.arm}
+        about: dict[str, Any] = {"source": source.name, "model": source.model, "arm": source.arm or of.arm}
         about |= {"seed": of.seed, "task": source.task or of.task, "temperature": of.temperature, "license": source.license}
         for problem, n, c in zip(table.problems, table.n.tolist(), table.c.tolist(), strict=True):
             yield {**about, "id": problem, "n": n, "c": c}
