@@ -258,7 +258,7 @@ def test_compare_over_training_seeds(write_recipe: Recipe, warm_policy: Path, tm
         logps = {t: [row - 0.1 * (s + 1) for row in rows] for t, rows in base.logps.items()}
         records.save_record(Record({**base.meta, "name": "GRPO", "weights": f"g{s}"}, logps), f"g{s}.npz")
     said(capsys)
-    assert call("compare", "base=base.npz", "GRPO=g0.npz,g1.npz,g2.npz", "--k", 4, "--out", "page") == 0
+    assert call("compare", "base=base.npz", "GRPO=g0.npz,g1.npz,g2.npz", "--k", 4, "--full", "--out", "page") == 0
     out, _ = said(capsys)
     assert "over 3 training seeds" in out and "hold these problems fixed" in out and "Holm" in out
     page = Path("page/report.html").read_text(encoding="utf-8")

@@ -176,7 +176,7 @@ def test_a_stored_summary_is_enough() -> None:
     assert "there is no run directory, so there are no training curves." in text
     assert not {"Samples", "Run cards", "Distinct right answers"} & set(sections(text))  # one list says what is not here
     absent = text.split("## Not on this page")[1]
-    assert absent.count("\n- ") == 8 and "a summary has no frontiers of single training seeds" in absent
+    assert absent.count("\n- ") == 9 and "a summary has no frontiers of single training seeds" in absent
     assert "sampled tokens, M" in text and page.answer in page.markdown().replace("\\", "")
 
 
