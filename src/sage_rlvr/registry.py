@@ -292,7 +292,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
 
 def own_hint() -> str:
-    """What messages about an unknown name add where no plugin is loaded."""
+    """The addition to messages about an unknown name, if no plugin is loaded."""
     return "" if _plugins().loaded() else ". A part of your own needs --plugin FILE.py"
 
 

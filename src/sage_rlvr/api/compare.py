@@ -315,7 +315,7 @@ def choice_of(
     *, correct: Sequence[str] = (), right_from: float | None = None, unscored: Unscored | None = None,
     fields: str | Mapping[str, str] | None = None, judge: str = "", common: bool = False,
 ) -> Choice:  # fmt: skip
-    """How files of rows are read, from the words of the command. Raises ConfigError for options that cannot be combined."""
+    """Return how files of rows are read, from the words of the command. Raises ConfigError for options that cannot be combined."""
     if correct and (judge or fields):
         raise ConfigError(f"--correct {correct[0]}: --{'judge' if judge else 'fields'} says what is correct; omit one of them")
     choice = Choice(tuple(correct), right_from, unscored=unscored, common=common)

@@ -170,7 +170,7 @@ def chance_lines(results: Results) -> list[str]:
 
 
 def _excess(results: Results) -> list[str]:
-    """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
+    """Lines on perplexities whose upper tail is heavier than the control's, of single stores scored under one base."""
     return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import fspath
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,11 @@ from sage_rlvr.api.evaluate import Say, evaluation_of
 from sage_rlvr.api.report import write_page
 from sage_rlvr.api.train import RUNS, Run, to_stderr
 from sage_rlvr.errors import ConfigError, choose_from
-from sage_rlvr.evaluation.settings import SERVERS, EvalSettings, slug
+from sage_rlvr.evaluation.settings import SERVERS, DrawSettings, EvalSettings, slug
 from sage_rlvr.extras import explained
 from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
-TAKEN = (
-    "world", "split", "problems", "seed", "sampling", "max_new_tokens", "template", "chat_template", "chat_template_kwargs",
-    "sampling_seed", "generator", "server", "server_model", "dtype", "threads",
-)  # fmt: skip
+TAKEN = tuple(field.name for field in fields(DrawSettings) if field.name != "task")
 """The settings of an evaluation that both policies share."""
 
 

@@ -91,14 +91,19 @@ class Methods(Command):
             for name, (about, arxiv) in about_of("method").items()
         ]
         named = [f"{name:<28} {_cut(about, 51)}" for name, (_, about) in files.named_methods("").items()]
-        shown = [[row for row in part if all(word.lower() in row.lower() for word in self.words)] for part in (rows, named)]
-        if not any(shown):
+        rows, named = list(filter(self._has_words, rows)), list(filter(self._has_words, named))
+        if not rows and not named:
             raise ConfigError(f"methods: none contains {' '.join(self.words)!r}; `sage-rlvr methods` lists all")
-        session.say(*([head, *shown[0]] if shown[0] else []))
+        if rows:
+            session.say(head, *rows)
         if not loads("method"):
             session.note(f"what a method does, its paper and its engines are known with torch; {install('train')}")
-        session.say(*(["", "combinations and settings of recipes/methods.yaml:", *shown[1]] if shown[1] else []))
+        if named:
+            session.say("", "combinations and settings of recipes/methods.yaml:", *named)
         return 0
+
+    def _has_words(self, line: str) -> bool:
+        return all(word.lower() in line.lower() for word in self.words)
 
 
 def _engines(method: str) -> str:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import tyro
 
 from sage_rlvr.cli.compare import Compare
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.evaluation.settings import DrawSettings
 
 
 @dataclass(frozen=True)
-class Widen(Command):
+class Widen(DrawSettings, Command):
     """Sample a base and a trained policy on the same problems, and compare them.
 
     BASE and RL are model or adapter folders, Hub ids or runs. The base is also sampled at lower temperatures, because sharpening
     alone can be had from these. Every completion is stored; the same command continues after any interruption, and a larger
-    --samples adds samples. Ends with the verdict of `compare` and its page."""
+    --samples adds samples. Ends with the verdict of `compare` and its page. --task is needed, and is not that of training; --server
+    serves both policies, and --server-model is the name of RL there."""
 
     resumes: ClassVar[bool] = True
 
@@ -26,48 +28,22 @@ class Widen(Command):
     """The policy before training, the control."""
     rl: tyro.conf.Positional[str]
     """The policy after training."""
-    task: str | None = None
-    """The problems, which should not be those of training: a task by name, a recipe's (.yaml), or a file of rows."""
     samples: int = 64
     """Samples of each problem."""
     temperature: float = 1.0
     """The temperature of RL, at which the base is sampled too."""
     base_temperatures: tuple[float, ...] | None = None
     """Further temperatures of the base (default: 0.8 0.6 0.4 0.2 0.1 0.05); with none a gain may be mere sharpening."""
-    problems: int | None = None
-    """The first so many problems (default: 300 of Countdown; of other tasks all rows)."""
-    world: str | None = None
-    """Another world than the task's: a recipe file, or a named one such as demo-5."""
-    max_new_tokens: int | None = None
-    """Default: 32 for Countdown, otherwise 3072."""
-    template: Literal["sage", "boxed", "as_is"] = "boxed"
-    """The prompt format of a mathematics problem, and where its answer is read."""
-    chat_template: Literal["model", "format"] = "model"
-    """The chat template of each policy's tokenizer, or that of the prompt format, equal for both."""
-    chat_template_kwargs: str | None = None
-    """Variables of the chat template, such as '{enable_thinking: false}'."""
-    sampling_seed: int = 0
-    """The base seed of the samples."""
-    generator: str = "auto"
-    """sampler, transformers, vllm, server, chat or your own; auto is transformers on a GPU, else sampler."""
-    server: str | None = None
-    """Address of an OpenAI-compatible server: of completions (--generator server), or of chat completions (chat)."""
-    server_model: str | None = None
-    """The name of RL on that server (default: its path)."""
     base_server: str | None = None
     """The server of BASE, if it is another than --server."""
     base_server_model: str | None = None
     """The name of BASE on its server (default: its path)."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """The dtype of both policies; auto is bfloat16 on a GPU or on a CPU with instructions for it, else float32."""
-    threads: int = 1
-    """CPU threads."""
     out: Path | None = None
     """The folder of the stores and of the page (default: runs/widen/<base>-<rl>-<task>)."""
     k: int | None = None
     """The largest k of pass@k (default: all samples, at most 256)."""
     fail_on: tuple[str, ...] = ()
-    """As in `compare`: exit with code 3 if pass@K is lower than the base's (pass@8), lower at any k (loss), or higher at no k
+    """Exit with code 3, as in `compare`, if pass@K is lower than the base's (pass@8), lower at any k (loss), or higher at no k
     (no-gain)."""
     quiet: bool = False
     """Do not print progress."""
@@ -78,7 +54,7 @@ class Widen(Command):
         from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
         heats = BASE_TEMPERATURES if self.base_temperatures is None else self.base_temperatures
-        options = {name: getattr(self, name) for name in TAKEN if hasattr(self, name)}
+        options = {name: getattr(self, name) for name in TAKEN}
         sampled = sample_both(
             self.base, self.rl, self.task, samples=self.samples, temperature=self.temperature, base_temperatures=heats,
             out=self.out, base_server=self.base_server, base_server_model=self.base_server_model, quiet=self.quiet,

@@ -56,10 +56,9 @@ class Forms:
         `needs_bracket`."""
         columns = {name: getattr(self, name) for name in COUNTED} | dict(self.marked)
         columns |= {f"needs_{mark}": values for mark, values in self.needs.items()}
-        return [
-            {"problem": problem, "n": self.n} | {name: int(values[i]) for name, values in columns.items()}
-            for i, problem in enumerate(self.problems)
-        ]
+        counts = zip(*(values.tolist() for values in columns.values()), strict=True)
+        rows = zip(self.problems, counts, strict=True)
+        return [{"problem": problem, "n": self.n, **dict(zip(columns, row, strict=True))} for problem, row in rows]
 
     def means(self) -> dict[str, Interval]:
         """Mean over problems of each number but the marks, with its interval."""
@@ -76,13 +75,10 @@ class Forms:
 
     def tree(self) -> dict[str, Any]:
         """Return the tree that `eval --json` prints."""
-        marks = {
-            mark: {
-                "share": _ends(self.share(mark)),
-                f"pass@{self.n}": {name: _ends(one) | {"problems": one.n} for name, one in self.solved(mark).items()},
-            }
-            for mark in self.marked
-        }
+        marks = {}
+        for mark in self.marked:
+            solved = {name: _ends(one) | {"problems": one.n} for name, one in self.solved(mark).items()}
+            marks[mark] = {"share": _ends(self.share(mark)), f"pass@{self.n}": solved}
         means = {name: _ends(one) for name, one in self.means().items() if name != "right"}
         return {"n": self.n, "problems": len(self.problems), **means, "marks": marks}
 

@@ -66,9 +66,9 @@ def best_line(run: SampleRun, store: SampleStore, task: EvalSet, model: str) -> 
         chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
     votes = [maj_at_k(list(given), own, [n]).values[0] for given, own in zip(answers, right, strict=True)]
     better, solved, chance = paired(chosen, right.mean(1)).difference, right.any(1).astype(float), task.chance
+    floor = "" if chance is None else f", chance {chance.at(n):.3f}"
     return (
         f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "
         f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}"
-        f"{'' if chance is None else f', chance {chance.at(n):.3f}'}; "
-        f"ranked first minus pass@1: {cell(better)}"
+        f"{floor}; ranked first minus pass@1: {cell(better)}"
     )

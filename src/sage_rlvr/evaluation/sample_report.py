@@ -106,7 +106,7 @@ class SampleColumns:
 
 
 def gaps(column: Sequence[Any]) -> int:
-    """How many samples have no value of a column."""
+    """Return the number of samples without a value of a column."""
     return sum(value is None for value in column)
 
 

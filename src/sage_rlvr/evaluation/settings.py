@@ -26,7 +26,7 @@ SERVERS = ("server", "chat")
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemSettings:
-    """Which problems are evaluated."""
+    """The problems of an evaluation."""
 
     task: str | None = None
     """A task by name, NAME:WORLD (gsm_symbolic:unseen), reasoning_gym:NAME, a recipe's (.yaml), or a .jsonl file with problem and
@@ -67,17 +67,9 @@ class ExactSettings(ProblemSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSettings(ProblemSettings):
-    """Settings for sampling, judging and storing completions."""
+class DrawSettings(ProblemSettings):
+    """Settings for drawing completions, equal for all policies of a comparison: prompts, generator, precision."""
 
-    samples: int = 0
-    """Draw this many completions of each problem instead of evaluating exactly; complete chunks of a store that has others."""
-    store: Path | None = None
-    """Samples: the folder of the store (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
-    preset: Preset = "untruncated"
-    """Samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
-    temperature: float | None = None
-    """Samples: another temperature than the preset's; 0 is greedy. Stores of a policy at several temperatures are its frontier."""
     max_new_tokens: int | None = None
     """Samples: default 32 for Countdown, the training limit of a run on another task, otherwise 3072."""
     template: Literal["sage", "boxed", "as_is"] = "boxed"
@@ -99,6 +91,20 @@ class SampleSettings(ProblemSettings):
     instructions for it, else float32."""
     threads: int = 1
     """Samples: CPU threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings(DrawSettings):
+    """Settings for sampling, judging and storing completions."""
+
+    samples: int = 0
+    """Draw this many completions of each problem instead of evaluating exactly; complete chunks of a store that has others."""
+    store: Path | None = None
+    """Samples: the folder of the store (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
+    preset: Preset = "untruncated"
+    """Samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
+    temperature: float | None = None
+    """Samples: another temperature than the preset's; 0 is greedy. Stores of a policy at several temperatures are its frontier."""
     base_logprobs: str | None = None
     """Samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
@@ -138,7 +144,6 @@ class SampleSettings(ProblemSettings):
     def options(self) -> dict[str, Any]:
         """chat_template_kwargs, read. Raises ConfigError for anything but a mapping."""
         return dict(parse_yaml(self.chat_template_kwargs or "{}", "--chat-template-kwargs"))
-
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ NAMED = (EMBEDDED, *LONG_NAMES)
 
 
 def _smollm2() -> ModuleType:
-    """What converts SmolLM2, imported when a recipe names such a model."""
+    """The module that converts SmolLM2, imported when a recipe names such a model."""
     from sage_rlvr.models import smollm2
 
     return smollm2

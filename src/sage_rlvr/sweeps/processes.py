@@ -130,7 +130,7 @@ def _start(task: ProcessTask) -> subprocess.Popen[bytes]:
 
 
 def _problem(task: ProcessTask, code: int) -> str | None:
-    """Why an ended process has no result, or None."""
+    """Return the reason why an ended process has no result, or None."""
     if code == 0 and task.done():
         return None
     lines = _end_of(task.log).strip().splitlines()[-SHOWN_LINES:]
@@ -142,7 +142,7 @@ def _problem(task: ProcessTask, code: int) -> str | None:
 
 
 def _unwritable(log: Path) -> str | None:
-    """Why a log cannot be appended to, such as a full disk; None if it can."""
+    """Return the reason why a log cannot be appended to, such as a full disk; None if it can."""
     try:
         with open(log, "ab", buffering=0) as stream:
             stream.write(b"\n")

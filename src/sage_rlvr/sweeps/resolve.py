@@ -133,7 +133,7 @@ def _check_known(source: Path, noun: str, name: str, known: Sequence[str]) -> No
 
 
 def _unmatched(question: Question, design: DesignSpec, arms: Sequence[PlannedArm]) -> str:
-    """Why there will be no comparison at equal KL or of exact KLs, and the next step; "" if nothing is missing."""
+    """The reasons why there will be no comparison at equal KL or of exact KLs, and the next step; "" if nothing is missing."""
     metric, samples = question.metric, design.evaluate.samples
     if "exact KL" in (metric.name, metric.matched) and not (samples and samples.kl):
         return "needs the exact KL of every arm to the base; set evaluate.samples.kl, such as 8 (samples of each problem)"

@@ -267,11 +267,12 @@ def _shifted(probe: Probe) -> Iterator[Finding]:
         if count > best:
             best, at = count, shift
     if at and best >= own + 4 and best > 3 * own:
+        where = "below" if at > 0 else "above"
         yield Finding(
             cause="golds-shifted",
             severity="cannot learn",
             sentence=f"{own} of {len(first.rewards)} completions are right under their own row's gold, and {best} under the "
-            f"gold of the row {abs(at)} {'below' if at > 0 else 'above'}: prompts and golds are out of step",
+            f"gold of the row {abs(at)} {where}: prompts and golds are out of step",
             next_step="look for a shuffle, sort or filter that moved one column of the data and not the other",
             evidence={"right with own gold": own, f"right with the gold {at:+d} rows away": best},
             examples=first.examples(wrong=False),

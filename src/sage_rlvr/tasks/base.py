@@ -145,7 +145,7 @@ class Task(ABC):
         return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
 
     def explain(self, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
-        """Why an attempt failed, for the teacher `rules`; by default its answer and the verdict's reason."""
+        """The reason why an attempt failed, for the teacher `rules`; by default its answer and the verdict's reason."""
         tried = self.answer_key(problem, tuple(responses) if turns_of(self) > 1 else responses[-1])
         attempt = "gave no answer" if tried is None else f"answered {tried}"
         return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."

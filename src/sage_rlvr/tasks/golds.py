@@ -50,7 +50,7 @@ def check_golds(
 
 
 def _reasons(golds: Sequence[str], pool: Pool, say: Say, name: str) -> Iterator[str]:
-    """Why each gold cannot be judged by; "" for one that can."""
+    """Return the reason why each gold cannot be judged by; "" for one that can."""
     jobs = [(pool.submit(rf"\boxed{{{gold}}}", gold), pool.submit(_PROBE, gold)) for gold in golds]
     last = time.monotonic()
     for done, (itself, other) in enumerate(jobs, start=1):

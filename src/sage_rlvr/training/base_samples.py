@@ -60,7 +60,7 @@ class BaseSamples:
         return torch.tensor([self.of(one) for one in problem_ids], dtype=torch.int64).repeat_interleave(group_size, 0)
 
     def above(self, share: float, problem_ids: Iterable[str]) -> list[str]:
-        """Those of these problems of whose samples more than this share is right: whom `PromptGate(at_most=share)` refuses."""
+        """Return the problems of whose samples more than this share is right: those that `PromptGate(at_most=share)` refuses."""
         from sage_rlvr.core.advantages.prompts import PromptGate  # late: only a buffer that stores base samples asks
 
         names = list(problem_ids)

@@ -1,4 +1,4 @@
-"""How TRL and verl implement each part of a method: one table, read by errors, `sage-rlvr methods` and docs/reference/engines.md.
+"""The table of how TRL and verl implement each part of a method, read by errors, `sage-rlvr methods` and docs/reference/engines.md.
 
     a row           a part class, or a setting of one (a named predicate), and for each engine `Sets` or `Refuses`
     Sets            fields of GRPOConfig, or of verl's configuration; without fields this package computes it on the engine

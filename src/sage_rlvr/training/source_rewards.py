@@ -14,7 +14,7 @@ from sage_rlvr.training.loop_state import TrainState
 
 
 def source_rewards_of(loop: TrainState, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> SourceRewards:
-    """What the method's reward source pays each completion: one more pass of the policy, and of its initial weights over the
+    """The rewards of completions by the method's reward source: one more pass of the policy, and of its initial weights over the
     prompts where the source asks for those. A completion that was cut off has no answer."""
     source, config, size = loop.method.reward_source, loop.config, len(rollout.tokens) // len(problems)
     assert source is not None

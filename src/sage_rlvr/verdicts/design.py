@@ -1,4 +1,4 @@
-"""Which arms are compared: arms with their controls, and the questions that the design fixed before any run."""
+"""The arms that are compared, with their controls, and the questions that the design fixed before any run."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,11 @@ def right_answers(table: CountTable) -> Groups | None:
         return [list(table.keys.get(problem, {}).values()) for problem in table.problems]
     if table.answers is None or table.right is None:
         return None
-    return [
-        list(Counter(str(one) for one, hit in zip(answers, right.tolist(), strict=True) if hit and one is not None).values())
-        for answers, right in zip(table.answers, table.right, strict=True)
-    ]
+    groups = []
+    for answers, hits in zip(table.answers, table.right, strict=True):
+        right = (str(one) for one in compress(answers, hits) if one is not None)
+        groups.append(list(Counter(right).values()))
+    return groups
 
 
 @dataclass(frozen=True, eq=False)

@@ -214,22 +214,25 @@ def _on(one: Portrait, found: Sequence[Portrait]) -> str:
 
 def tree(results: Results) -> dict[str, Any]:
     """Return the portraits for JSON."""
+    return {"policies": list(map(_policy, portraits(results))), "notes": [*results.failed, *results.notes]}
 
-    def ends(one: Interval) -> dict[str, float]:
-        return {"value": one.value, "low": one.low, "high": one.high}
 
-    policies = [
-        {
-            "arm": one.arm, "task": one.task, "temperature": one.temperature, "problems": one.problems, "samples": one.n,
-            "pass": {str(k): ends(score) for k, score in one.passes.items()}, "simultaneous": one.banded,
-            "pass_hat": {str(one.all_right[0]): ends(one.all_right[1])},
-            "majority": {} if one.vote is None else {str(one.vote[0]): ends(one.vote[1])}, "never": one.never, "always": one.always,
-            "detectable": {str(k): {"same": same, "unrelated": apart} for k, (same, apart) in (one.seen or {}).items()},
-            "chance": None if one.chance is None else {str(k): one.chance.at(k) for k in one.passes},
-        }
-        for one in portraits(results)
-    ]  # fmt: skip
-    return {"policies": policies, "notes": [*results.failed, *results.notes]}
+def _policy(one: Portrait) -> dict[str, Any]:
+    made = {"arm": one.arm, "task": one.task, "temperature": one.temperature, "problems": one.problems, "samples": one.n}
+    made |= {"pass": {str(k): _ends(score) for k, score in one.passes.items()}, "simultaneous": one.banded}
+    made |= {"pass_hat": _of_k(one.all_right), "majority": _of_k(one.vote), "never": one.never, "always": one.always}
+    seen = one.seen or {}
+    made["detectable"] = {str(k): {"same": same, "unrelated": apart} for k, (same, apart) in seen.items()}
+    made["chance"] = None if one.chance is None else {str(k): one.chance.at(k) for k in one.passes}
+    return made
+
+
+def _of_k(score: tuple[int, Interval] | None) -> dict[str, Any]:
+    return {} if score is None else {str(score[0]): _ends(score[1])}
+
+
+def _ends(one: Interval) -> dict[str, float]:
+    return {"value": one.value, "low": one.low, "high": one.high}
 
 
 __all__ = ["Portrait", "lines", "portraits", "tree"]

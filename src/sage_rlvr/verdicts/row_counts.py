@@ -271,10 +271,14 @@ def _without_numbers(left: Texts, right: Texts) -> tuple[Texts, Texts]:
     """The texts of both sides without a number that only identifies the sample: the first or last number, different in all
     samples of a problem and the same at the same place on both sides. Equal numbers are then not equal samples."""
     for which in (0, -1):
-        numbers = ([_numbers(side, which) for side in pair] for pair in zip(left, right, strict=True))
-        if all(one == two and None not in one and len(set(one)) == len(one) > 1 for one, two in numbers):
-            return [[_cut(text, which) for text in row] for row in left], [[_cut(text, which) for text in row] for row in right]
+        one, two = ([_numbers(row, which) for row in side] for side in (left, right))
+        if one == two and all(None not in row and len(set(row)) == len(row) > 1 for row in one):
+            return _all_cut(left, which), _all_cut(right, which)
     return left, right
+
+
+def _all_cut(side: Texts, which: int) -> Texts:
+    return [[_cut(text, which) for text in row] for row in side]
 
 
 def _numbers(texts: Sequence[str | None], which: int) -> list[str | None]:
@@ -437,22 +441,34 @@ def _check_documents(here: Sequence[GivenTable]) -> None:
     for one in here if first is not None else ():
         assert first is not None
         pairs = [(id, first.table.documents[id], own) for id, own in one.table.documents.items() if id in first.table.documents]
-        fields = [name for name in pairs[0][1] if all(name in a and name in b for _, a, b in pairs)] if pairs else []
-        apart = {name: [id for id, a, b in pairs if a[name] != b[name]] for name in fields}
-        golds = {name for name in fields if all(gold_text(a[name]) == first.table.golds.get(id) for id, a, _ in pairs)}
-        values = {name: {repr(a[name]) for _, a, _ in pairs} for name in fields}
-        telling = [name for name in fields if name not in golds and (len(values[name]) > 1 or len(pairs) == 1)]
-        strange = [name for name in fields if 0 < len(apart[name]) < len(pairs)]
-        if not strange and telling and all(apart[name] for name in telling):
-            strange = telling[:1]
-        if strange:
-            name, problem = strange[0], apart[strange[0]][0]
-            said = [repr(side.table.documents[problem][name])[:60] for side in (first, one)]
+        name, apart = _telling_field(pairs, first.table.golds) if pairs else ("", [])
+        if apart:
+            said = [repr(side.table.documents[apart[0]][name])[:60] for side in (first, one)]
             raise DataError(
-                f"document {problem[:60]!r} has {name} = {said[0]} in {first.name} and {said[1]} in {one.name}, as "
-                f"{len(apart[name]):,} of {len(pairs):,} documents differ there: the ids mean different problems. "
+                f"document {apart[0][:60]!r} has {name} = {said[0]} in {first.name} and {said[1]} in {one.name}, as "
+                f"{len(apart):,} of {len(pairs):,} documents differ there: the ids mean different problems. "
                 "Evaluate both on the same copy of the task"
             )
+
+
+def _telling_field(
+    pairs: Sequence[tuple[str, Mapping[str, object], Mapping[str, object]]], golds: Mapping[str, str]
+) -> tuple[str, list[str]]:
+    """The field that shows different problems under one id, and the ids; ("", []) if none does. pairs: id and both documents."""
+    fields = [name for name in pairs[0][1] if all(name in a and name in b for _, a, b in pairs)]
+    apart = {name: [id for id, a, b in pairs if a[name] != b[name]] for name in fields}
+    for name in fields:
+        if 0 < len(apart[name]) < len(pairs):
+            return name, apart[name]
+    telling = []
+    for name in fields:
+        is_gold = all(gold_text(a[name]) == golds.get(id) for id, a, _ in pairs)
+        varies = len(pairs) == 1 or len({repr(a[name]) for _, a, _ in pairs}) > 1
+        if varies and not is_gold:
+            telling.append(name)
+    if telling and all(apart[name] for name in telling):
+        return telling[0], apart[telling[0]]
+    return "", []
 
 
 def _check_prompts(here: Sequence[GivenTable]) -> list[str]:
@@ -552,11 +568,14 @@ def _single_samples(here: Sequence[GivenTable]) -> list[str]:
     for one in here:
         if one.table.group.seed is not None and one.table.right is not None:
             seeds.setdefault((one.arm, one.temperature), []).append(one)
-    return [
-        f'{arm}: {len(tables)} training seeds with one sample of each problem. If "seed" is that of sampling, remove it from the '
-        "rows: they are then samples of one run."
-        for (arm, _), tables in seeds.items() if len(tables) > 1 and all(one.table.n.max() == 1 for one in tables)
-    ]  # fmt: skip
+    notes = []
+    for (arm, _), tables in seeds.items():
+        if len(tables) > 1 and all(one.table.n.max() == 1 for one in tables):
+            notes.append(
+                f'{arm}: {len(tables)} training seeds with one sample of each problem. If "seed" is that of sampling, remove it '
+                "from the rows: they are then samples of one run."
+            )
+    return notes
 
 
 def _check_temperatures(here: Sequence[GivenTable]) -> None:

@@ -297,7 +297,7 @@ def _small(x: float) -> str:
 
 
 def decided(c: PairedDifference) -> str:
-    """Which of the two procedures decided, if only one of them finds a difference; "" without a p."""
+    """Name which of the two procedures decided, if only one of them finds a difference; "" without a p."""
     if math.isnan(c.p) or (c.p < 1 - c.difference.level) != c.difference.contains(0.0):
         return ""
     if c.difference.contains(0.0):

@@ -213,5 +213,5 @@ def families(rows: Sequence[Row]) -> str:
 
 
 def starts(arms_by_start: Mapping[str, Sequence[str]]) -> list[str]:
-    """Which arm is the starting point of which others, one sentence each. arms_by_start: starting point -> arms."""
+    """Say which arm is the starting point of which others, one sentence each. arms_by_start: starting point -> arms."""
     return [STARTS[len(arms) > 1].format(arms=", ".join(arms), start=start) for start, arms in arms_by_start.items()]

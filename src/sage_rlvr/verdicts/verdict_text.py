@@ -72,7 +72,7 @@ ANY_LOSS = "no bound on the first lost {k}"
 ALL_GAINED = "{no_k} is lost"
 ALL_K = {"k": "k", "no_k": "no k"}
 SOME_K = {"k": "one of these k", "no_k": "none of these k"}
-"""Where only some k are compared, the sentence is about these."""
+"""The words if only some k are compared, as the sentence is about these."""
 NEVER = (
     "of the {share} of problems that {sorting} never solved in {half} samples, {other} solves {found} in {tries}, {sorting} "
     "drawn again {again}: {difference}, {end}"

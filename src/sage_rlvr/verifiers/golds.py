@@ -90,7 +90,7 @@ def gold_of(value: Any) -> tuple[str, str]:
 
 
 def no_answer(gold: str) -> str:
-    """Why hardly any completion has this gold as its answer, and the next step; "" for a valid gold."""
+    """The reason why hardly any completion has this gold as its answer, and the next step; "" for a valid gold."""
     text = plain(gold).strip("$ ")
     if _ASKS_NOTHING.fullmatch(text):
         return "no answer: it asks for nothing; leave out that row"

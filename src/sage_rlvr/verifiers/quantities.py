@@ -222,7 +222,7 @@ def infinity(text: str) -> str | None:
 
 
 def joined(text: str) -> set[str]:
-    """Which of "and" and "or" join the parts of an answer."""
+    """The words, "and" and "or", that join the parts of an answer."""
     return set(_AND.findall(plain(text).lower()))
 
 

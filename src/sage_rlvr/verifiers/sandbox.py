@@ -92,7 +92,7 @@ _OWN = Sandbox()
 
 
 def missing() -> str:
-    """Why a program cannot be confined on this system; empty if it can. A trial program is run to find out."""
+    """The reason why a program cannot be confined on this system; empty if it can. A trial program is run to find out."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"{sys.platform} on {platform.machine()}: seccomp is for Linux on {' or '.join(MACHINES)}"
     trial = _OWN.ask(TRIAL)

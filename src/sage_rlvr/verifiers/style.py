@@ -113,7 +113,7 @@ def _prefixed(text: str) -> str:
 
 
 def _depth(text: str) -> int:
-    """How many braces are open at the end of a text."""
+    """Count the braces that are open at the end of a text."""
     return sum((brace[0] == "{") - (brace[0] == "}") for brace in _BRACE.finditer(text))
 
 

@@ -161,15 +161,18 @@ def _of_rows(
     return [*rates(name, pairs, results, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
 
 
+def _agreeing(rows: Sequence[FileRow], verdicts: Sequence[Verdict], some: Sequence[int]) -> int:
+    """Count the verdicts that agree with their rows."""
+    return sum(verdicts[i].right == rows[i].right for i in some)
+
+
 def _kinds(rows: Sequence[FileRow], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
     """The kinds of pairs of which either verifier misses one: the count of ours, and in the note that of the other."""
     kinds: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         kinds.setdefault(row.kind, []).append(number)
-    counted = {
-        kind: [sum(results[i].right == rows[i].right for i in some) for results in (ours, theirs)]
-        for kind, some in kinds.items() if kind
-    }  # fmt: skip
+    kinds.pop("", None)
+    counted = {kind: (_agreeing(rows, ours, some), _agreeing(rows, theirs, some)) for kind, some in kinds.items()}
     missed = [kind for kind, both in counted.items() if min(both) < len(kinds[kind])]
     if missed:
         mine, other = (sum(counted[kind][side] for kind in missed) for side in (0, 1))

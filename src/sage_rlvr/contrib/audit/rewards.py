@@ -310,7 +310,7 @@ class RewardJudge:
 
     @property
     def head(self) -> str:
-        """How the reward is called."""
+        """The way in which the reward is called."""
         how = f"read as {SIGNATURES[self.signature]} ({self.signature}), from its parameters {self.parameters or '(none)'}"
         kind, other = ("conversations", "texts") if self.chat else ("texts", "conversations")
         if self.talks:

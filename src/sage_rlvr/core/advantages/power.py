@@ -46,11 +46,9 @@ class PowerNormalized(Advantage):
     def ascends(self) -> str:
         if self.q == 1:
             return "((1 - (1 - P)^(G-1)) / P) grad P, P = P(right): log P truncated at order G - 1"
-        return (
-            "(G-1)/G grad E[r], the same for every prompt"
-            if self.q == 0
-            else f"about P^-{self.q:g} grad P, P = P(right)"
-        )
+        if self.q == 0:
+            return "(G-1)/G grad E[r], the same for every prompt"
+        return f"about P^-{self.q:g} grad P, P = P(right)"
 
     def __call__(self, rewards: Groups) -> Groups:
         values = centered(rewards, 2, "PowerNormalized")

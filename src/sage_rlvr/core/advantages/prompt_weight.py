@@ -29,7 +29,7 @@ class PromptWeight(Part):
 
     @property
     def of(self) -> Of:
-        """Whose completions are counted: those of the step's group, or the base model's stored samples (`base_counts`)."""
+        """The completions that are counted: those of the step's group, or the base model's stored samples (`base_counts`)."""
         return "group"
 
     @property
@@ -48,7 +48,7 @@ class PromptWeight(Part):
 
     @property
     def legend(self) -> str:
-        """What c and n are."""
+        """The meaning of c and n."""
         return f"c right {COUNTED[self.of]}"
 
     @property
@@ -57,7 +57,7 @@ class PromptWeight(Part):
         return frozenset({"base_counts"} if self.of == "base" else ())
 
     def raises(self, advantage: Advantage) -> str:
-        """What the expected gradient of this weight times an advantage ascends; "" = not known."""
+        """The objective that this weight times an advantage ascends in expectation; "" = not known."""
         if not advantage.ascends:
             return ""
         of_prompt = "a constant of the prompt" if self.of == "base" else "at c/n = P(right), for large G"

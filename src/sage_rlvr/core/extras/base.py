@@ -111,7 +111,7 @@ class Extra(Part):
         return ""
 
     kind_name: ClassVar[str] = ""
-    """Of an abstract class of which a method has at most one: its name, by which `the_one` finds an extra of that kind."""
+    """The name of an abstract class of which a method has at most one, by which `the_one` finds an extra of that kind."""
 
     def before_rollout(
         self, selected: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState

@@ -54,7 +54,7 @@ def _short(numbers: Sequence[int]) -> str:
 
 
 def _reason(row: Sample, turns: int) -> str | None:
-    """Why a sample cannot be stored, None if it can. turns: the most turns of an episode, 1 for completions."""
+    """Return the reason why a sample cannot be stored, None if it can. turns: the most turns of an episode, 1 for completions."""
     if not isinstance(row.problem, str) or not row.problem:
         return "the problem's id is a text that is not empty"
     if not is_integer(row.sample, 2**31):

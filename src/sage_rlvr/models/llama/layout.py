@@ -1,4 +1,4 @@
-"""Which tokens a forward computes: every distinct beginning of the given texts once, a tree of prefixes.
+"""The tokens that a forward computes: every distinct beginning of the given texts once, a tree of prefixes.
 
 The prompts of a task begin alike (template, instruction), and the completions of a group share their prompt and often their first
 tokens. A *node* of that tree is one token behind one beginning, and the engine computes N nodes instead of a padded batch. Norms

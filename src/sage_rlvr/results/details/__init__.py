@@ -1,5 +1,5 @@
-"""What only the page shows, measured from results and added to summary.json as trees: differences over k, training step by step,
-run cards, kinds of right answers, perplexities. samples.py and rows.py have the texts of samples for the page's browser.
+"""Details that only the page shows, measured from results and added to summary.json as trees: differences over k, training step by
+step, run cards, kinds of right answers, perplexities. samples.py and rows.py have the texts of samples for the page's browser.
 
 `details_of` is all of it; `results.page` lays it out.
 """

@@ -181,7 +181,7 @@ def _tail(s: SampleSet) -> tuple[list[float], list[float]]:
 
 
 def _quantiles(s: SampleSet) -> list[Tree]:
-    """Of all and of the right samples: their number, and the quantiles, {} without a sample."""
+    """The number and the quantiles of all and of the right samples, {} without a sample."""
     everything = np.ones(len(s.owners), dtype=bool)
     rows: list[Tree] = []
     for name, kept in (("all", everything), ("right", np.asarray(s.is_right))):

@@ -39,7 +39,7 @@ def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSe
 
 
 def _room(tables: Sequence[CountTable]) -> int:
-    """How many completions a page holds, by their number and their characters."""
+    """The number of completions on a page, by their number and their characters."""
     firsts = (row[0] for table in tables for row in islice(table.texts or (), 200))
     lengths = [min(len(text), LONGEST) for text in firsts if text is not None]
     mean = max(1.0, float(np.mean(lengths or [1])))

@@ -76,7 +76,7 @@ def _usual_title(summary: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _about(summary: Mapping[str, Any], them: Scores) -> dict[str, Any]:
-    """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
+    """The facts of training and evaluation: day of the training, base policy with its size, steps, training seeds, problems."""
     policy = summary.get("policy") or {}
     size = policy.get("parameters")
     seeds = max((len(row["seeds"]) for row in them.values()), default=0)
@@ -124,17 +124,18 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
 
 
 def _question(rows: Sequence[Row]) -> str:
-    """What the primary comparisons ask, one question per second arm; "" without any."""
+    """The questions of the primary comparisons, one question per second arm; "" without any."""
     asked = []
     for rival, some in grouped(rows, lambda row: row.b).items():
         arms = list(dict.fromkeys(row.a for row in some))
         named = " and ".join(arms) if len(arms) < 3 else f"the {len(arms)} arms"
-        asked.append(f"{'Does' if len(arms) == 1 else 'Do'} {named} differ from {'the base' if rival == BASE else rival}?")
+        verb, other = "Does" if len(arms) == 1 else "Do", "the base" if rival == BASE else rival
+        asked.append(f"{verb} {named} differ from {other}?")
     return " ".join(asked)
 
 
 def _caveats(summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """What the outcomes do not cover."""
+    """The limits of the outcomes."""
     caveats, arms = sentences.cautions(rows), summary["arms"].values()
     if not arms or not summary["baseline"]:
         return caveats

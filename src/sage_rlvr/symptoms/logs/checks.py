@@ -405,7 +405,7 @@ def leaves(curves: Curves) -> Iterator[Finding]:
 
 
 def _jumps(kl: Curve) -> int:
-    """How often a KL above `FAR` falls to a fifth within a step; 0 for fewer than twice.
+    """Count how often a KL above `FAR` falls to a fifth within a step; 0 for fewer than twice.
 
     The usual estimate (k3) is exp(d) - d - 1 at sampled tokens, d = log reference - log policy. exp(d) has mean 1 over samples of
     the policy, whatever the reference, so that large values that vanish again come from tokens that it did not sample.

@@ -198,10 +198,11 @@ def _asked(rows: Sequence[CompletionRow]) -> list[Asked]:
     groups: dict[tuple[str, str], list[CompletionRow]] = defaultdict(list)
     for one in rows:
         groups[one.prompt, one.gold].append(one)
-    return [
-        Asked(gold.strip(), [answer_of(one.text) for one in group], max(one.reward or 0.0 for one in group))
-        for (_, gold), group in groups.items()
-    ]
+    asked = []
+    for (_, gold), group in groups.items():
+        answers = [answer_of(one.text) for one in group]
+        asked.append(Asked(gold.strip(), answers, max(one.reward or 0.0 for one in group)))
+    return asked
 
 
 def _varied(listed: Sequence[Asked]) -> bool:

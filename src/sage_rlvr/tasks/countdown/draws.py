@@ -31,7 +31,7 @@ class ProblemLaw(Protocol):
 
     @property
     def counts(self) -> dict[int, float]:
-        """How many numbers a problem has -> weight."""
+        """Number of numbers of a problem -> weight."""
 
     @property
     def max_number(self) -> int:

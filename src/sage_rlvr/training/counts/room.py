@@ -12,7 +12,7 @@ from sage_rlvr.training.rollouts import problems_of_step
 
 
 def lacks_room(loop: TrainState, step: int) -> str:
-    """What is said before a step that may exceed the memory that is free; "" where it fits, as counted, and for small models.
+    """The warning before a step that may exceed the memory that is free; "" where it fits, as counted, and for small models.
 
     Counted: gradients, the optimizer's moments, and the activations of a micro batch at full length, as transformers keeps them.
     """

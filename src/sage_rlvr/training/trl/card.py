@@ -63,7 +63,7 @@ def truncated(args: Any) -> list[str]:
 
 
 def reward_identity(function: Any) -> str:
-    """What a reward's verdicts come from: "verifier math-v2-...", "source SHA-256 ..." (16 digits), or "source unknown" where
+    """The origin of a reward's verdicts: "verifier math-v2-...", "source SHA-256 ..." (16 digits), or "source unknown" where
     Python has none.
 
     Of a task's reward its verifier, a user's function included. Of this package's mathematics reward the version of the verifier,
@@ -85,7 +85,7 @@ def reward_identity(function: Any) -> str:
 
 
 def _options(function: Any) -> str:
-    """What a reward was made with; of a pool of its own the limits, which decide what stays undecided."""
+    """The settings of a reward; of a pool of its own the limits, which decide what stays undecided."""
     options = dict(vars(function)) if hasattr(function, "__dict__") else {}
     pool = options.pop("pool", None)
     limits = None if pool is None else (pool.seconds, pool.memory_mb, pool.function)

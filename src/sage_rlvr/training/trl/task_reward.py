@@ -26,7 +26,7 @@ class TaskReward:
 
     @property
     def __name__(self) -> str:
-        """What TRL calls the reward in its metrics: the user's function, where there is one."""
+        """The name of the reward in TRL's metrics: the user's function, if there is one."""
         return self.task.reward.rpartition(":")[2] if isinstance(self.task, RewardTask) else "reward"
 
     @property
@@ -35,7 +35,7 @@ class TaskReward:
         return self.task.verifier_hash
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
-        """What a completion of a row answers, as the task says it; for methods that compare answers."""
+        """The answer of a completion of a row, as the task reads it; for methods that compare answers."""
         turns = text if row.get("said") is None else tuple(row["said"])
         return self.task.answer_key(self.problems[row["problem"]], turns)
 

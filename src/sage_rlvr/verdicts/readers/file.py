@@ -64,7 +64,7 @@ class RowFile:
 
     @cached_property
     def container(self) -> Container:
-        """How the rows are stored."""
+        """The form in which rows are stored."""
         with opened(self.path) as stream:
             head = stream.read(4)
         if head == b"PAR1":

@@ -32,7 +32,7 @@ class RowFolder(RowFile):
 
     @cached_property
     def container(self) -> Container:
-        """That of the files, which is the same."""
+        """The container of the files, which is the same for all."""
         return self.parts[0].container
 
     @cached_property

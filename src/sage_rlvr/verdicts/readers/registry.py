@@ -45,7 +45,7 @@ SHOWN = 8  # names in an error
 
 
 Unscored = Literal["wrong", "omit"]
-"""How completions without a score count: as wrong, or their problems are omitted on all sides."""
+"""The treatment of completions without a score: as wrong, or their problems are omitted on all sides."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ Mark = Literal["right", "wrong", "no answer", "undecided"]
 
 @dataclass(frozen=True)
 class CompletionJudge:
-    """What marks the completions of files of rows, instead of the scores in the files (`compare --judge`).
+    """A judge that marks the completions of files of rows, instead of the scores in the files (`compare --judge`).
 
     marks: raises DataError, without the name of the file, for a gold that it cannot use
     key: a text to the answer that is marked, in one spelling; None if it reads no answers
@@ -78,7 +78,7 @@ class CompletionJudge:
 
 @dataclass
 class Choice:
-    """How files of rows are read.
+    """Options of reading files of rows.
 
     wanted: names of `--correct`, one of which is the score of each file
     right_from: the least score that counts as correct

@@ -234,7 +234,7 @@ def share_intervals(values: ArrayLike, *, level: float = 0.95, over: str = "prob
 
 
 def carried_by(values: ArrayLike) -> float:
-    """How many problems carry a sum of values (N,): (sum x^2)^2 / sum x^4, m if m are equal and the others 0; 0 for zeros."""
+    """Number of problems that carry a sum of values (N,): (sum x^2)^2 / sum x^4, m if m are equal, the others 0; 0 for zeros."""
     squares = np.asarray(values, dtype=float) ** 2
     top = float(squares.max(initial=0.0))
     return float(np.sum(squares / top) ** 2 / np.sum((squares / top) ** 2)) if top > 1e-30 else 0.0
@@ -370,7 +370,7 @@ def bootstrap_means(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int 
 
 
 def resampled_times(units: int, resamples: int, seed: int) -> Iterable[NDArray[np.uint8]]:
-    """How often each of `units` units is in each of `resamples` samples with replacement, in chunks (r, units).
+    """Count how often each of `units` units is in each of `resamples` samples with replacement, in chunks (r, units).
 
     A verdict needs the same draw for every k, so the last two are kept, unless one takes more than `_KEPT` bytes."""
     return _kept_times(units, resamples, seed) if units * resamples <= _KEPT else _drawn_times(units, resamples, seed)

@@ -174,7 +174,7 @@ def above_mixtures(
 
 
 def _near(weights: Floats, ways: Sequence[float] = NEAR) -> Floats:
-    """These weights (J,) and mixtures between them and each policy, (1 + J len(ways), J)."""
+    """The weights (J,) and mixtures between them and each policy, (1 + J len(ways), J)."""
     policies = np.eye(len(weights))
     between = [(1 - way) * weights + way * policies for way in ways]
     return np.concatenate([weights[None], *between])

@@ -315,8 +315,11 @@ def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95, fixe
     if len(scores) < 2 * FEWEST_SEEDS:
         return []
     values = {seed: np.asarray(score, dtype=float) for seed, score in scores.items()}
-    sides = ((np.stack([values[s] for s in half]) for half in both) for both in halves(list(scores)))
-    return [paired_seeds(a, b, level=level, fixed=fixed) for a, b in sides]
+
+    def stacked(half: Sequence[int]) -> Floats:
+        return np.stack([values[seed] for seed in half])
+
+    return [paired_seeds(stacked(a), stacked(b), level=level, fixed=fixed) for a, b in halves(list(scores))]
 
 
 def seeds_reason(seeds: int) -> Reason:

@@ -137,7 +137,7 @@ def detectable_shares(
 
 @functools.lru_cache(maxsize=1)
 def _times_of_problems(n: int, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """How often each of n problems is in each of `resamples` samples with replacement, (resamples, n): the same for every k."""
+    """Counts of each of n problems in each of `resamples` samples with replacement, (resamples, n): the same for every k."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.uint8)
 
 

@@ -44,7 +44,7 @@ class SupportChange:
 
 
 def support(logps: Sequence[ArrayLike], eps: float) -> NDArray[np.int64]:
-    """How many correct completions of each problem have probability above eps: (N,) counts.
+    """The number of correct completions of each problem that have probability above eps: (N,) counts.
 
     logps: one array of log-probabilities per problem, one entry for each of its correct completions (all of them: the
     world is enumerable). Definition 4.1: supp_eps(pi) = {correct y : pi(y | x) > eps}.

@@ -67,7 +67,7 @@ def tally(answers: AnswerKeys, correct: ArrayLike) -> Tally:
 
 
 def distinct_correct(answers: AnswerKeys, correct: ArrayLike) -> int:
-    """How many different answers the correct ones of n samples gave. Grows with n: compare at equal n.
+    """The number of different answers among the correct ones of n samples. Grows with n: compare at equal n.
 
     In mathematics there is one right value, so this counts spellings unless answers are canonical; it is meaningful if many answers
     are right, as in Countdown, or if `answers` are complete solutions.

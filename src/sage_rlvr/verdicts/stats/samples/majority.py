@@ -37,7 +37,7 @@ class Majority:
 
     @property
     def exact(self) -> NDArray[np.bool_]:
-        """Which values are exact expectations over all subsets."""
+        """The values that are exact expectations over all subsets."""
         return np.asarray(self.standard_errors == 0)
 
 

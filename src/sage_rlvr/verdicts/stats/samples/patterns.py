@@ -1,4 +1,4 @@
-"""How often correct solutions show a reasoning pattern (SAGE, arXiv 2605.18864, Eq. 13, section 5.3 and appendix G).
+"""The frequency at which correct solutions show a reasoning pattern (SAGE, arXiv 2605.18864, Eq. 13, section 5.3 and appendix G).
 
     freq(pattern) = (1/N) sum_i (1/C_i) sum_{j <= C_i} 1[pattern in correct solution j of problem i]
 

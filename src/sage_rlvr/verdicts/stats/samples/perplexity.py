@@ -156,7 +156,7 @@ def _weighted_quantiles(values: Floats, of: Ints) -> Callable[[Floats, Sequence[
 
 
 def _weights(n: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each of n problems occurs in each draw with replacement."""
+    """Count how often each of n problems occurs in each draw with replacement."""
     rng = np.random.default_rng(seed)
     for _ in range(resamples):
         yield np.bincount(rng.integers(n, size=n), minlength=n).astype(float)
