@@ -123,16 +123,16 @@ def headline(room: Room, mixed: PairedDifference) -> str:
         return signed(less_base(runs, bases[t], k).difference)
 
     narrowed = (
-        f"RL narrowed at k = {K}: GRPO with k3 lowered pass@{K} from {score(bases[1.0], K):.3f} to {mean(K)}, {less(1.0, K)}, over "
+        f"RL narrowed: GRPO with k3 lowered pass@{K} from {score(bases[1.0], K):.3f} to {mean(K)}, {less(1.0, K)}, over "
         f"{len(room.seeds)} training seeds, {len(problems)} problems ({distinct} distinct) held fixed."
     )
     learned = (
-        f"And yet it learned, at comparable pass@1: GRPO has {mean(1)} ({score(bases[1.0], 1):.3f} before), the untrained model "
-        f"at best {score(bases[best], 1):.3f}, at T = {best:g}, {less(best, 1)}; there pass@{FEW} is {mean(FEW)} and "
-        f"{score(bases[best], FEW):.3f}, {less(best, FEW)}; against mixtures of temperatures at least {mixed.difference.low:+.3f}, "
-        f"p {mixed.p:.3f}."
+        f"It also learned: pass@1 rose from {score(bases[1.0], 1):.3f} to {mean(1)}. Colder sampling brings the untrained model "
+        f"near that, {score(bases[best], 1):.3f} at T = {best:g}, a difference of {less(best, 1)}, but its pass@{FEW} is "
+        f"{score(bases[best], FEW):.3f} there and GRPO's {mean(FEW)}, {less(best, FEW)}; against mixtures of temperatures at least "
+        f"{mixed.difference.low:+.3f}, p {mixed.p:.3f}."
     )
-    elsewhere = f"At lower pass@1 the untrained model has up to {score(bases[warm], FEW):.3f}, at T = {warm:g}."
+    elsewhere = f"At T = {warm:g}, with a lower pass@1, the untrained model has pass@{FEW} {score(bases[warm], FEW):.3f}."
     return " ".join([narrowed, learned, *([elsewhere] if warm != best else [])])
 
 

@@ -662,10 +662,10 @@ def test_the_sentences_on_all_training_seeds_by_hand(tmp_path: Path) -> None:
     base, cold = ((solves(64, 2, 32) + solves(64, 1, 32)) / 2, solves(64, 4, 8) / 2)
     after = {k: np.mean([(solves(64, 8 + seed, k) + solves(64, 2, k)) / 2 for seed in range(5)]) for k in (8, 32)}
     assert f"pass@32 from {base:.3f} to {after[32]:.3f}, {after[32] - base:+.3f} (" in text and "over 5 training seeds" in text
-    assert "at best 0.031, at T = 0.4, +0.06" in text and "20 problems (20 distinct) held fixed" in text
-    assert f"there pass@8 is {after[8]:.3f} and {cold:.3f}, {after[8] - cold:+.3f} (" in text
+    assert "0.031 at T = 0.4, a difference of +0.06" in text and "20 problems (20 distinct) held fixed" in text
+    assert f"its pass@8 is {cold:.3f} there and GRPO's {after[8]:.3f}, {after[8] - cold:+.3f} (" in text
     assert f"at least {mixed.difference.low:+.3f}, p {mixed.p:.3f}" in text
-    assert "At lower pass@1" not in text and (solves(64, 2, 8) + solves(64, 1, 8)) / 2 < cold
+    assert "with a lower pass@1" not in text and (solves(64, 2, 8) + solves(64, 1, 8)) / 2 < cold
 
 
 def test_the_slope_within_domains_by_hand() -> None:
