@@ -83,7 +83,7 @@ def test_by_default_the_verdict_one_table_and_no_more_than_changes_the_reading(c
     code, out, err = run(capsys, PUBLISHED / "base.jsonl", PUBLISHED / "rl.jsonl", full=False)
     assert code == 0 and out.startswith("rl sharpened what base solves: "), err
     table = "95 % intervals pass@1 pass@8 pass@128 base 0.604 [0.580, 0.628] 0.790 [0.767, 0.811] 0.891 [0.870, 0.908] rl 0.680 ["
-    assert table in out and "rl − base +0.076 (+0.068 to +0.084) +0.014 (+0.008 to +0.021) −0.020 (−0.033 to −0.007) Of the" in out
+    assert table in out and "rl − base +0.076 (+0.068 to +0.084) +0.014 (+0.008 to +0.021) −0.020 (−0.033 to −0.007) On the" in out
     assert "+0.083 (+0.028 to +0.137), so rl lost some. Counts do not show" in out and "More: --full" in out
     assert "gain at k" not in out and "rows" not in out and len(out.splitlines()) < 14
 
@@ -551,7 +551,7 @@ def test_problems_significant_alone_are_of_the_k_of_their_sentence(capsys: Captu
     rl[19] = {"id": "p19", "n": 16, "c": 0}
     out = run(capsys, write("base.jsonl", *base), write("rl.jsonl", *rl))[1]
     assert "told one by one, whatever chance does: lost p0, p1, p2" in out
-    assert "of the 100 % of problems that rl never solved in 8 samples, base solves 0.981 in 4 tries, rl drawn again 0.000" in out
+    assert "on the 100 % of problems that rl never solved in 8 samples, base has pass@4 0.981, rl drawn again 0.000" in out
     (found,) = json.loads(run(capsys, "base.jsonl", "rl.jsonl", "--json")[1])["verdicts"]
     assert found["unlocked"]["gained"]["strata"][0]["share"] < 0.001 and "that base never solved" not in out
     assert len(found["unlocked"]["alone_lost"]) == 20

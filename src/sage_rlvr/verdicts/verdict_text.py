@@ -74,8 +74,8 @@ ALL_K = {"k": "k", "no_k": "no k"}
 SOME_K = {"k": "one of these k", "no_k": "none of these k"}
 """The words if only some k are compared, as the sentence is about these."""
 NEVER = (
-    "of the {share} of problems that {sorting} never solved in {half} samples, {other} solves {found} in {tries}, {sorting} "
-    "drawn again {again}: {difference}, {end}"
+    "on the {share} of problems that {sorting} never solved in {half} samples, {other} has pass@{k} {found}, {sorting} drawn again "
+    "{again}: {difference}, {end}"
 )
 """The first stratum of `strata.stratified`: problems are chosen by one half of the samples and scored by the other."""
 UNTOLD = {"cannot be told": "which cannot be told from 0"}
@@ -341,9 +341,8 @@ def _never(
     if not math.isfinite(gap.width):
         yield FEW_IN_STRATUM.format(**about)
         return
-    tries = "1 try" if strata.k == 1 else f"{strata.k} tries"
     yield NEVER.format(
-        other=other, tries=tries, found=f"{first.other:.3f}", again=f"{first.again:.3f}",
+        other=other, k=strata.k, found=f"{first.other:.3f}", again=f"{first.again:.3f}",
         difference=signed(gap.value) + bracketed(ends_text(gap)), end=ends[first.outcome].format(**names), **about,
     )  # fmt: skip
 
