@@ -12,6 +12,7 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, refuse
+from sage_rlvr.progress import reporting
 
 VERL_GROUP = "actor_rollout_ref.rollout.n"
 SCRIPTS = (".sh", ".txt", ".json")
@@ -76,7 +77,8 @@ class Preflight(Command):
 
         config = _on_the_loop(config, session)
         audits = [] if self.fast else list(_audited(config, session))
-        return preflight_recipe(config, name=name, draw=self.draw, cost=not self.fast, audits=audits, say=session.note)
+        with reporting(session.note, "preflight: sampling and judging"):
+            return preflight_recipe(config, name=name, draw=self.draw, cost=not self.fast, audits=audits, say=session.note)
 
 
 def group_of_one(script: Path) -> Any:
