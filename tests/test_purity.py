@@ -390,7 +390,7 @@ DRAWS = {  # what report may have of the floors below, by module; of verdicts it
     "results.report": {"report_of"},
     "results.page.scores": {"Band", "Drawn", "Line"},
     "results.tables": {"TRAINING", "Table", "frame_of"},
-    "verdicts.row_text": {"End"},
+    "verdicts.row": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"DataError", "suggest"},
     "escaping": {"escaped", "visible"},

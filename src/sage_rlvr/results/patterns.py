@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sage_rlvr.evaluation.sample_report import SampleColumns
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.verdicts.row_text import end_of, score_text
+from sage_rlvr.verdicts.row import end_of
 from sage_rlvr.verdicts.stats.paired import PairedDifference
 from sage_rlvr.verdicts.stats.samples.clusters import SPARSE
 from sage_rlvr.verdicts.stats.samples.patterns import PatternComparison, compare_patterns
+from sage_rlvr.verdicts.text.words import score_text
 
 PATTERN = (
     "{p.name}: {p.a.hits} of {p.a.solutions} ({a}) against {p.b.hits} of {p.b.solutions} ({b}); Fisher p = {p.fisher_p:.2g} before "
