@@ -6,6 +6,7 @@ summary print what it returns, and no code reads that. Plain functions with the 
     verdicts.py   an arm against the control: headline(verdict) and its lines; fail_on.py: the reports of `--fail-on`
     colder.py     arms beside their base at other temperatures, or beside mixed weights
     details.py    a pair in detail: the curve over k, the probability of improvement, problems kept, gained and lost; costs
+    patterns.py   a reasoning pattern in the right samples of two policies
     one_file.py   a policy by itself
     screen.py     what a terminal shows: brief_lines(results, findings), and with --full all_lines(results, findings)
 """

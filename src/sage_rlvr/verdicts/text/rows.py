@@ -90,9 +90,9 @@ def _label(row: Row) -> str:
 
 
 def _about(c: PairedDifference) -> str:
-    if c.over == "problems":
-        return " for these checkpoints"
-    return " for these methods on these problems" if c.fixed and not c.problems else " for these methods"
+    which = "checkpoints" if c.over == "problems" else "methods"
+    # fixed without a number of problems: the interval has only the scatter of training seeds
+    return f" for these {which}{' on these problems' if c.fixed and not c.problems else ''}"
 
 
 def _difference(c: PairedDifference) -> str:
