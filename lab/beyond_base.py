@@ -24,8 +24,7 @@ from sage_rlvr.verdicts.design import BASE, Arm, Design
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End, outcome
+from sage_rlvr.verdicts.row import End, Row
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.stats.arrays import Floats, Ints
 
@@ -117,7 +116,7 @@ def false_yes(grid: Grid, times: int, seed: int = SEED) -> FalseYes:
     now = uncorrected = beyond = better = 0
     for _ in range(times):
         rows, found = _judged(study(grid, rng))
-        uncorrected += bool({End.HIGHER, End.HIGHER_BEFORE} & {outcome(row) for row in rows})
+        uncorrected += bool({End.HIGHER, End.HIGHER_BEFORE} & {row.outcome for row in rows})
         now += found.finding == "above"
         beyond += any(row.metric == Metric(k=SAMPLES, at="b best") for row in rows)
         better += _judged(study(grid, rng, LEARNED))[1].finding == "above"

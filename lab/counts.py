@@ -16,7 +16,7 @@ from sage_rlvr.evaluation.kl import kls_in
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.read import read_results
 from sage_rlvr.verdicts.design import BASE
-from sage_rlvr.verdicts.exact_kl import base_of
+from sage_rlvr.verdicts.kl import base_of
 from sage_rlvr.verdicts.metric import REFERENCE
 
 

@@ -29,7 +29,7 @@ from sage_rlvr.verdicts.design import BASE, Arm, Design
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row_text import End, outcome
+from sage_rlvr.verdicts.row import End
 from sage_rlvr.verdicts.stats.intervals import wilson
 
 SEED = 20_261_129
@@ -64,7 +64,7 @@ def answers_of(rows: Sequence[SampledMeasurement]) -> dict[str, Answer]:
     )  # fmt: skip
     results = Results(design=design, table=Measurements(tuple(rows)), k=k)
     made = compare(results)
-    ends = {(row.a, row.metric): outcome(row) for row in made if row.b == BASE}
+    ends = {(row.a, row.metric): row.outcome for row in made if row.b == BASE}
     colder = {one.arm: one.finding for one in colder_base_comparisons(made, results)}
     return {
         name: Answer(first=ends[name, Metric(k=1)], last=ends[name, Metric(k=k)], colder=colder.get(name)) for name in names

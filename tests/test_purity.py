@@ -1,6 +1,7 @@
 """The layering is what docs/contributing.md says, which is read as text.
 
-Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency.
+Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency, and so is
+a module that is imported by its name.
 """
 
 from __future__ import annotations
@@ -147,7 +148,22 @@ def imports_of(path: Path) -> set[str]:
             if source == "sage_rlvr":  # `from sage_rlvr import core` imports a part, not the package alone
                 found |= {f"sage_rlvr.{alias.name}" for alias in node.names}
             found.add(source)
-    return found
+    return found | (set() if part_of(path) == "names" else named_in(path, PACKAGE))
+
+
+HOME = re.compile(r"\.?[a-z_][\w.]*:[A-Za-z_]\w*")  # "module:attribute", the module perhaps relative
+
+
+def named_in(path: Path, package: Path) -> set[str]:
+    """Modules of the package that a module names in order to import them: in `import_module("...")`, or as "module:attribute"."""
+    found, names = set(), path.relative_to(package.parent).parts[:-1]
+    for node in nodes_of(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and HOME.fullmatch(node.value):
+            found.add(node.value.partition(":")[0])
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            found |= {one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    whole = {f"{'.'.join(names)}{name}" if name.startswith(".") else name for name in found}
+    return {name for name in whole if name.startswith(f"{package.name}.")}
 
 
 def parts_imported(path: Path) -> set[str]:
@@ -220,6 +236,8 @@ def import_graph(package: Path) -> dict[str, set[str]]:
                 target = name if name in names else name.rpartition(".")[0]
                 if target in names and target != module:
                     graph[module].add(target)
+        if module != f"{package.name}.names":  # the table of parts, which are imported when a recipe names them
+            graph[module] |= (named_in(path, package) & {*names}) - {module}
     return graph
 
 
@@ -247,6 +265,16 @@ def test_a_circle_is_found_through_lazy_and_typing_imports(tmp_path: Path):
     (package / "low" / "__init__.py").write_text("def f():\n    from pack.b import g\n    return g\n")
     (package / "b.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pack.low import f\n")
     assert set(circle_in(import_graph(package))) == {"pack.b", "pack.low"}
+
+
+@pytest.mark.parametrize("text", ['import_module("pack.b").g()', 'F = {"one": ".b:g"}', 'F = "pack.b:g"'])
+def test_a_circle_is_found_through_modules_that_are_named(text: str, tmp_path: Path):
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text(text)
+    (package / "b.py").write_text("from pack import a\n")
+    assert set(circle_in(import_graph(package))) == {"pack.a", "pack.b"}
 
 
 def test_no_two_public_classes_have_one_name():
@@ -362,7 +390,7 @@ DRAWS = {  # what report may have of the floors below, by module; of verdicts it
     "results.report": {"report_of"},
     "results.page.scores": {"Band", "Drawn", "Line"},
     "results.tables": {"TRAINING", "Table", "frame_of"},
-    "verdicts.row_text": {"End"},
+    "verdicts.row": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"DataError", "suggest"},
     "escaping": {"escaped", "visible"},

@@ -19,11 +19,12 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.safe_io import read_json
-from sage_rlvr.verdicts.row_text import detectable_text, end_of, p_text
+from sage_rlvr.verdicts.row import end_of
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.laws import t_ppf, t_sf
 from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, holm, outcome_of, signed
 from sage_rlvr.verdicts.stats.power import detectable_up_to
+from sage_rlvr.verdicts.text.words import detectable_text, p_text
 
 SEEDS = 5
 PLUS, NO_KL, WITHOUT_KL = " + ", " (no KL)", " w/o KL"  # in the names of arms

@@ -35,11 +35,11 @@ from sage_rlvr.verdicts.comparisons import answering, compare
 from sage_rlvr.verdicts.design import Design
 from sage_rlvr.verdicts.design import Question as Asked
 from sage_rlvr.verdicts.metric import Metric
-from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End, p_text
+from sage_rlvr.verdicts.row import End, Row
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.laws import t_ppf
 from sage_rlvr.verdicts.stats.paired import signed
+from sage_rlvr.verdicts.text.words import p_text
 
 RULE = (
     "The answer is that of the seeds that were run for the question, by its own interval, uncorrected. One of: how many tests were "

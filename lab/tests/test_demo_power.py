@@ -11,7 +11,7 @@ import pytest
 from lab.__main__ import main
 from lab.demo_power import answers_of, drawn, runs_of
 from sage_rlvr.errors import DataError
-from sage_rlvr.verdicts.row_text import End
+from sage_rlvr.verdicts.row import End
 
 NARROWED, SAME = "narrowed", "same"
 

@@ -37,7 +37,7 @@ from lab.room.smollm2 import REPEATED, ROOMS, read_room, together
 from lab.study import all_seeds, details_of, over_rooms, primaries_table, rooms_of, tables_of
 from sage_rlvr.errors import DataError
 from sage_rlvr.sweeps.design import load_design
-from sage_rlvr.verdicts.matched import between
+from sage_rlvr.verdicts.kl import between
 from sage_rlvr.verdicts.stats.paired import paired_seeds
 from sage_rlvr.verdicts.stats.passk import pass_at_k
 

@@ -14,6 +14,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.details.rows import chosen, names_of
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats.curves import crossing
+from sage_rlvr.verdicts.units import OneRunEach
 from tests.cli.test_compare_rows import SCHEMA, check, counts, run, samples, write
 from tests.verdicts.readers.write_logs import LOGS
 
@@ -278,11 +279,10 @@ def test_equal_policies_on_labeled_copies_are_seldom_told_apart() -> None:
                 ProblemScores(arm=arm, task="", temperature=1.0, seeds=(0,), problems=ids, values=right[None], n=16, cluster=label)
                 for arm, right in zip("ab", rights, strict=True)
             )
-            band = a.band(b, 16, several=False)
-            assert band is not None
-            found = crossing(band)
+            both = OneRunEach(a, b)
+            found = crossing(both.curve(16))
             false["band" if label else "band, unlabeled"] += bool(found.gain or found.loss)
-            false["at 1"] += bool(label) and a.minus(b, 1).outcome in ("better", "worse")
+            false["at 1"] += bool(label) and both.gap(1).outcome in ("better", "worse")
     most = 0.05 * rounds + 2.5 * (0.05 * 0.95 * rounds) ** 0.5
     assert max(false["band"], false["at 1"]) <= most < 0.3 * rounds < false["band, unlabeled"], false
 

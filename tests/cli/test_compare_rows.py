@@ -16,8 +16,8 @@ from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats.curves import CurveComparison, crossing
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.passk import pass_hat_k
+from sage_rlvr.verdicts.text.verdicts import gain_and_loss
 from sage_rlvr.verdicts.verdict import CurveVerdict, Unlocked, least_detectable
-from sage_rlvr.verdicts.verdict_text import gain_and_loss
 from tests.verdicts.readers.write_logs import LOGS
 
 Capture = pytest.CaptureFixture[str]

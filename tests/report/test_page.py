@@ -22,10 +22,10 @@ from sage_rlvr.results.page import page_of
 from sage_rlvr.results.page.training import curves, grids, learning, warnings
 from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.comparisons import compare
 from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.summary_io import plain
+from sage_rlvr.verdicts.text import rows as row_texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,9 +124,9 @@ def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
     results = read_results(folders / "demo")
     text = Page(report_of(results)).markdown()
     rows = compare(results)
-    assert rows and escaped(sentences.answer(rows)) in text
+    assert rows and escaped(row_texts.answer(rows)) in text
     for row in rows:
-        assert escaped(sentences.sentence(row)) in text
+        assert escaped(row_texts.sentence(row)) in text
 
 
 @pytest.mark.slow

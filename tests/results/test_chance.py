@@ -26,14 +26,14 @@ from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import WORLDS
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.comparisons import compare as comparisons
 from sage_rlvr.verdicts.design import Question
 from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.record import Record
-from sage_rlvr.verdicts.row_text import End
+from sage_rlvr.verdicts.row import End
+from sage_rlvr.verdicts.text import rows as row_texts
 from samples_common import IDENTITY
 
 WORLD = WORLDS["demo"]
@@ -120,9 +120,9 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
     assert level in found._repr_html_() and "below chance" in found._repr_html_()
-    full = sentences.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
+    full = row_texts.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
     assert f"; chance {level}; worse below chance)" in full
-    assert "chance" not in sentences.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
+    assert "chance" not in row_texts.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
 
 
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     asked = tuple(Question(a=arm, b="base", metric=Metric(k=k)) for k in (256, 1) for arm in ("better", "worse"))
     results = replace(results, design=replace(results.design, questions=asked))
     rows = comparisons(results)
-    text = sentences.answer(rows, results)
+    text = row_texts.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
     start, _, numbers = text.partition("\n\n")
     assert start.count("better") == start.count("worse: no (pass@1 lower, pass@256 lower)") == 1
@@ -203,14 +203,14 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     ],
 )
 def test_only_what_holds_after_correction_at_the_largest_k_answers(first: End, last: End, word: str) -> None:
-    assert sentences._gained(first, last, 64) == word
+    assert row_texts._gained(first, last, 64) == word
 
 
 def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> None:
     results = read_results(folder(tmp_path / "sweep"))
     asked = (Question(a="worse", b="better", metric=Metric(k=256)),)
     results = replace(results, design=replace(results.design, questions=asked))
-    assert "Did RL widen" not in sentences.answer(comparisons(results), results)
+    assert "Did RL widen" not in row_texts.answer(comparisons(results), results)
 
 
 def test_compare_prints_which_arm_the_other_was_trained_from(tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.measurements import ExactMeasurements
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.pairs import run_at
-from sage_rlvr.verdicts.sentences import answer
 from sage_rlvr.verdicts.stats.frontier import FrontierPoint
 from sage_rlvr.verdicts.stats.hull import AboveHull, HullMixture, Share, above_hull, compare_hull, on_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures
 from sage_rlvr.verdicts.stats.paired import Reason, paired_seeds, unknown
 from sage_rlvr.verdicts.summary_io import design_of_summary, read_summary
+from sage_rlvr.verdicts.text.rows import answer
 
 RIVALS = "GRPO over its betas"
 

@@ -27,8 +27,8 @@ from sage_rlvr.runs import read_metrics
 from sage_rlvr.sweeps import demo, sweep
 from sage_rlvr.sweeps import processes as work
 from sage_rlvr.sweeps.runs import SweepRun
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.comparisons import compare
+from sage_rlvr.verdicts.text import rows as row_texts
 
 SOURCE = str(Path(runs.__file__).parents[2])
 SMALL = {
@@ -168,7 +168,7 @@ def test_it_finishes_and_says_what_differs(
     lines = said.strip().splitlines()
     lines = lines[next(i for i, line in enumerate(lines) if line.startswith("Did RL widen")) :]
     answered, *scored, checked, took, page_is = lines  # the answer, base and arms, and where the page is
-    assert answered == sentences.paragraphs(compare(results := read_results(trained)), results)[0] and answered in page
+    assert answered == row_texts.paragraphs(compare(results := read_results(trained)), results)[0] and answered in page
     assert [line.split("  ")[1] for line in scored] == ["base", *LABELS] and all(line.count("pass@") == 3 for line in scored)
     assert checked.startswith("cross-check") and re.fullmatch(r"took \d+ (s|min)", took) and page_is.endswith("report.html")
     stores = [store.parent.parent.name for store in (trained / "runs").glob("*/samples/*")]

@@ -32,7 +32,7 @@ from sage_rlvr.sweeps.plan import SweepPlan
 from sage_rlvr.sweeps.sweep import write_recipes
 from sage_rlvr.verdicts.comparisons import compare
 from sage_rlvr.verdicts.findings import findings_of
-from sage_rlvr.verdicts.sentences import answer, paragraphs
+from sage_rlvr.verdicts.text.rows import answer, paragraphs
 
 COUNTS = Path(__file__).parents[2] / "lab" / "experiments" / "2026-11-27_demo_smollm2" / "counts.jsonl"
 SOURCE = str(Path(runs.__file__).parents[2])

@@ -20,13 +20,13 @@ from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
 from sage_rlvr.verdicts.checks import relabelled
 from sage_rlvr.verdicts.comparisons import compare
-from sage_rlvr.verdicts.matched import between
+from sage_rlvr.verdicts.kl import between
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.record import Record
-from sage_rlvr.verdicts.sentences import sentence
 from sage_rlvr.verdicts.sources import TrainingRun
 from sage_rlvr.verdicts.stats.intervals import share_interval
 from sage_rlvr.verdicts.stats.paired import Reason
+from sage_rlvr.verdicts.text.rows import sentence
 from sweeps.sweep_common import summarize
 
 

@@ -15,9 +15,8 @@ from sage_rlvr.results.details.samples import by_difference
 from sage_rlvr.results.read import read_results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.runs import write_json_atomic
-from sage_rlvr.verdicts import colder, colder_text, of_temperatures, row_text, sentences
+from sage_rlvr.verdicts import colder, of_temperatures
 from sage_rlvr.verdicts.chance import Chance
-from sage_rlvr.verdicts.colder_text import beside_base
 from sage_rlvr.verdicts.comparisons import compare
 from sage_rlvr.verdicts.design import BASE, COLDER, Arm, Design, Question
 from sage_rlvr.verdicts.findings import findings_of
@@ -26,6 +25,8 @@ from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.summary_io import plain, read_summary
+from sage_rlvr.verdicts.text.colder import beside_base, between
+from sage_rlvr.verdicts.text.rows import answer
 
 N, PROBLEMS, TASK = 64, 60, "countdown_chat"
 TEMPERATURES = (1.0, 0.6, 0.3)
@@ -68,8 +69,8 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     rows = [row for row in compare(found) if row.why == "colder"]
     assert str(rows[0].metric) == "pass@1, against the other's best temperature"
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
-    assert not any(row_text.outcome(row) == "higher" for row in rows)
-    text = sentences.answer(compare(found), found)
+    assert not any(row.outcome == "higher" for row in rows)
+    text = answer(compare(found), found)
     assert "Only sharpened, as far as can be told: sharp." in text and "sharp beside T = 0.6 (pass@1" in text
     assert "yes, higher" not in text
 
@@ -93,7 +94,7 @@ def test_arms_with_several_training_seeds_are_compared_too() -> None:
     ends = {row.a: row.comparison.outcome for row in rows if row.metric.k == 8}
     assert ends == {"sharp": "tied", "learned": "better", "steep": "better"}
     found = turned(found)
-    text = sentences.answer(compare(found), found)
+    text = answer(compare(found), found)
     assert "higher at k = 8" in text and "One run of each" not in text
     two = several(2, sharp=share(0.6))
     assert {row.comparison.reason for row in compare(two) if row.why == "colder"} == {"two seeds"}
@@ -104,7 +105,7 @@ def test_a_guesser_is_a_rival() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     rows = [replace(row, chance=Chance("given", (0.5,) * PROBLEMS)) for row in found.table.rows]  # type: ignore[type-var]
     beaten = replace(found, table=Measurements(tuple(rows)))
-    ends = [{row_text.outcome(row) for row in compare(one) if row.metric.at == "mixture"} for one in (found, beaten)]
+    ends = [{row.outcome for row in compare(one) if row.metric.at == "mixture"} for one in (found, beaten)]
     assert "higher" in ends[0] and "higher" not in ends[1] and "lower" in ends[1]
 
 
@@ -114,13 +115,13 @@ def test_an_arm_below_the_mixtures_of_temperatures_is_below_although_one_tempera
     found = results(bent=bent[0.6])
     base = [counts(BASE, p, t) for t, p in bent.items()]
     found = replace(found, table=Measurements((*base, *found.table.where(arm="bent").rows)))
-    ends = {row.metric.k: row_text.outcome(row) for row in compare(found) if row.metric.at == "mixture"}
+    ends = {row.metric.k: row.outcome for row in compare(found) if row.metric.at == "mixture"}
     assert ends[32] == "lower"
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = turned(results(learned=np.full(PROBLEMS, share(0.6).mean())))
-    text = sentences.answer(compare(found), found)
+    text = answer(compare(found), found)
     assert "lower temperature? Yes, higher at k = 8, 16" in text and ": learned." in text and "nly sharpened" not in text
     assert "learned beside T = 0.6 (" in text
 
@@ -133,12 +134,12 @@ def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temper
     assert best is not None
     for (k, _), row in rows.items():
         assert row.comparison.mean_b == pytest.approx(best.passes([k]).mean())
-    assert row_text.outcome(rows[1, "b best"]) == "higher"
+    assert rows[1, "b best"].outcome == "higher"
 
 
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
-    text = sentences.answer(compare(found), found)
+    text = answer(compare(found), found)
     assert "lower temperature? No, lower at k = 8, 16" in text and ": worse." in text
 
 
@@ -146,7 +147,7 @@ def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(untrained=share(1.0))
     base = (counts(BASE, share(1.0)), counts(BASE, 0.8 * share(1.0), 0.6))  # cooling gains nothing
     found = replace(found, table=Measurements((*base, *found.table.where(arm="untrained").rows)))
-    text = sentences.answer(compare(found), found)
+    text = answer(compare(found), found)
     assert "No difference from the base at the same temperature can be told: untrained." in text and "sharpened" not in text
 
 
@@ -156,7 +157,7 @@ def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
     found = Results(design=design, k=N, table=Measurements(sampled), chances={TASK: sampled[0].chance})
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
-    text = sentences.answer(compare(found), found, findings_of(found).verdicts)
+    text = answer(compare(found), found, findings_of(found).verdicts)
     question = "Does it do more than start at a lower temperature?"
     assert f"{question} trained: only sharpened, as far as can be told (start at T = " in text
 
@@ -165,7 +166,7 @@ def test_a_base_at_one_temperature_is_no_such_control() -> None:
     found = results(sharp=share(0.6))
     found = replace(found, table=found.table.where(temperature=1.0))
     assert not any(row.why == "colder" for row in compare(found))
-    assert "lower temperature" not in sentences.answer(compare(found), found)
+    assert "lower temperature" not in answer(compare(found), found)
 
 
 def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     rows = compare(found)
     write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = read_results(tmp_path)
-    assert sentences.answer(compare(again), again) == sentences.answer(rows, found)
+    assert answer(compare(again), again) == answer(rows, found)
     assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
 
 
@@ -335,15 +336,15 @@ def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> N
     """On the line: no yes. Above it: yes, since the policy at its end is on it. A policy below its own mixtures is told so."""
     found = line(mixtures(), on=share(0.7), above=np.full(PROBLEMS, share(0.45).mean()))
     rows = compare(found)
-    ends = {(row.a, row.metric.k): row_text.outcome(row) for row in rows if row.why == "weights"}
+    ends = {(row.a, row.metric.k): row.outcome for row in rows if row.why == "weights"}
     assert {arm for arm, _ in ends} == {"rl", "on", "above"}
     assert "higher" in {end for (arm, _), end in ends.items() if arm == "above"}
     assert "higher" not in {end for (arm, _), end in ends.items() if arm == "on"}
-    text = colder_text.between(rows, found)
+    text = between(rows, found)
     assert text.startswith("Does it do more than weights between base and rl, without training? ")
     assert "above: yes, higher at k = " in text and "on: yes" not in text and "rl: yes" not in text
     below = line(mixtures(0.2))
-    assert "rl: no, lower at k = " in colder_text.between(compare(below), below)
+    assert "rl: no, lower at k = " in between(compare(below), below)
     other = replace(below, table=Measurements(tuple(
         replace(row, mixture={**row.mixture, "base": "another"}) if row.mixture else row for row in below.table.rows
     )))  # fmt: skip
@@ -358,13 +359,13 @@ def test_mixtures_of_two_policies_that_are_not_there_and_a_base_drawn_twice() ->
     both = replace(found, table=Measurements((*kept, *more, again)))
     names = {row.b for row in compare(both) if row.why == "weights" and row.a == "on"}
     assert names == {"weights between base and policy rl", "weights between base and policy rl2"}
-    assert colder_text.between(compare(both), both).count("without training? on: ") == 2
+    assert between(compare(both), both).count("without training? on: ") == 2
 
 
 def test_a_policy_above_its_mixtures_waits_for_a_larger_share() -> None:
     """The pass@1 of the mixtures still rises at the largest share: nearer to the policy they may reach it."""
     found = line({0.25: share(0.8), 0.5: share(0.4), 1.0: np.full(PROBLEMS, share(0.45).mean())})
-    text = colder_text.between(compare(found), found)
+    text = between(compare(found), found)
     assert "rl: cannot be told, since their pass@1 is not shown to fall at the largest share, 0.5 (higher so far at k = " in text
 
 
@@ -376,5 +377,5 @@ def test_an_arm_on_the_line_of_mixtures_is_seldom_above_it() -> None:
         rng = np.random.default_rng(number)
         rows = [replace(row, values=rng.binomial(N, row.values / N)) for row in found.table.rows]
         again = replace(found, table=Measurements(tuple(rows)))
-        told += "on: yes" in colder_text.between(compare(again), again)
+        told += "on: yes" in between(compare(again), again)
     assert told <= 8  # counts drawn from counts are wider than the line's own

@@ -20,7 +20,6 @@ from sage_rlvr.verdicts.findings import Findings, findings_of
 from sage_rlvr.verdicts.readers import Choice, Floor, Unscored
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,10 +59,10 @@ class Comparison(Rows):
     @property
     def answer(self) -> str:
         """One line that answers the design's questions."""
-        from sage_rlvr.verdicts import sentences
+        from sage_rlvr.verdicts.text.rows import answer
 
         with self.results.believed():
-            return sentences.answer(self.comparisons, self.results, self.findings.verdicts)
+            return answer(self.comparisons, self.results, self.findings.verdicts)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -117,7 +116,7 @@ class Comparison(Rows):
 
     def __repr__(self) -> str:
         if self.alone:
-            from sage_rlvr.verdicts.one_file import lines
+            from sage_rlvr.verdicts.text.one_file import lines
 
             return "\n".join(lines(self.results)).strip()
         from sage_rlvr.api.printed import print_brief
@@ -158,7 +157,7 @@ def row_of(row: Row) -> dict[str, Any]:
         "over": comparison.over,
         "p": comparison.p,
         "adjusted_p": row.adjusted,
-        "outcome": str(outcome(row)),
+        "outcome": str(row.outcome),
         "detectable": comparison.mde,
         "chance": row.chance,
         "below_chance": ", ".join(row.below_chance),

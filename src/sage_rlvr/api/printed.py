@@ -14,15 +14,13 @@ from sage_rlvr.results.patterns import pattern_lines
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks import REMADE, described
-from sage_rlvr.verdicts import sentences
-from sage_rlvr.verdicts.brief import MORE, brief_lines
-from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.chance import UNKNOWN
 from sage_rlvr.verdicts.design import BASE
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
-from sage_rlvr.verdicts.pair_details import detail_lines, steps_lines
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row_text import bracketed, grouped, listed
-from sage_rlvr.verdicts.verdict_text import all_lines, shown_first
+from sage_rlvr.verdicts.text import rows as row_texts
+from sage_rlvr.verdicts.text.details import chance_lines, chance_mark, detail_lines, score_lines, steps_lines
+from sage_rlvr.verdicts.text.screen import MORE, all_lines, brief_lines, shown_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from sage_rlvr.results.tables import Table
     from sage_rlvr.verdicts.findings import Findings
     from sage_rlvr.verdicts.record import Record
-    from sage_rlvr.verdicts.scores import ProblemScores
     from sage_rlvr.verdicts.sources import Store
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
@@ -52,20 +49,20 @@ def print_results(
     _say(console, *(shown_first(results, findings) if results.sampled_only else results.failed))
     if results.sampled_only:
         _say(console, "")
-    _say(console, *setting_lines(results), *sentences.starts(results.starts))
+    _say(console, *setting_lines(results), *row_texts.starts(results.starts))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, findings)))
-    _say(console, *_sampled_scores(results))
-    for group in sentences.groups(rows):
+    _say(console, *score_lines(results))
+    for group in row_texts.groups(rows):
         in_full = details or group[0].family == "primary"
-        _say(console, *(f"  {text}" for text in (sentences.sentences if in_full else sentences.lines)(group)))
+        _say(console, *(f"  {text}" for text in (row_texts.sentences if in_full else row_texts.lines)(group)))
     if details and not results.stored:
         _say(console, *detail_lines(results, rows, support=support), *_excess(results))
-    notes = [*results.notes, *chance_lines(results), sentences.families(rows), *sentences.cautions(rows), *caveats(results)]
+    notes = [*results.notes, *chance_lines(results), row_texts.families(rows), *row_texts.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
     if not results.sampled_only:
-        _say(console, "", sentences.answer(rows, results, verdicts))
+        _say(console, "", row_texts.answer(rows, results, verdicts))
 
 
 def print_brief(console: Console, results: Results, findings: Findings, *, more: str = MORE) -> None:
@@ -74,12 +71,12 @@ def print_brief(console: Console, results: Results, findings: Findings, *, more:
     if results.sampled_only:
         _say(console, *brief_lines(results, findings))
     else:
-        _say(console, *results.failed, sentences.answer(rows, results, findings.verdicts), "")
+        _say(console, *results.failed, row_texts.answer(rows, results, findings.verdicts), "")
         print_table(console, top_columns(tables.scores(summary_of(results, findings)), results.k))
-        _say(console, *_sampled_scores(results), *results.notes)
+        _say(console, *score_lines(results), *results.notes)
     if not results.of_files:
         unknown = [line for line in chance_lines(results) if UNKNOWN in line]
-        _say(console, *steps_lines(results.runs), *unknown, *sentences.cautions(rows), *caveats(results))
+        _say(console, *steps_lines(results.runs), *unknown, *row_texts.cautions(rows), *caveats(results))
     _say(console, *filter(None, [more]))
 
 
@@ -91,13 +88,13 @@ def ending(results: Results, findings: Findings) -> list[str]:
     arms = [key for key in main if key[2] == REFERENCE]
     arms.sort(key=lambda key: order.index(key[0]) if key[0] in order else len(order))
     width = max((len(arm) for arm, _, _ in arms), default=0)
-    lines = [*results.failed, sentences.paragraphs(findings.rows, results, findings.verdicts)[0]]
+    lines = [*results.failed, row_texts.paragraphs(findings.rows, results, findings.verdicts)[0]]
     for arm, task, temperature in arms:
         scores = policies[arm, task, temperature].scores()
         if scores is not None:
             top = min(results.k, scores.n or results.k)
             cells = [f"pass@{k} {tables.in_line(scores.interval(k))}" for k in sorted({k for k in (1, FEW, top) if k <= top})]
-            mark = _mark(scores, top, results.chances.get(task))
+            mark = chance_mark(scores, top, results.chances.get(task))
             lines.append(f"  {arm:<{width}}  {'  '.join(cells)}{mark}")
     return lines
 
@@ -131,42 +128,6 @@ def caveats(results: Results) -> list[str]:
     if not results.several:
         return [ONCE]
     return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
-
-
-def _sampled_scores(results: Results) -> list[str]:
-    """pass@1 and pass@k of each arm without exact records on each task of stores, with chance."""
-    lines, exact = [], results.table.exact().where(task="").by_arm()
-    policies = results.table.sampled().policies()
-    for arm, task, temperature in policies:
-        scores = policies[arm, task, temperature].scores()
-        if scores is not None and scores.n is not None and arm not in exact:
-            ks = dict.fromkeys((1, min(results.k, scores.n)))
-            cells = [f"pass@{k} {scores.interval(k)}{_mark(scores, k, results.chances.get(task))}" for k in ks]
-            law = f" at T = {temperature:g}" if sum((arm, task) == other[:2] for other in policies) > 1 else ""
-            lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
-    return lines
-
-
-def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
-    """The chance floor for a pass@k, and whether the policy is below it."""
-    if chance is None:
-        return ""
-    floor = f", chance {chance.at(k):.3f}"
-    return f"{floor}, {BELOW}" if scores.below(k, chance) else floor
-
-
-def chance_lines(results: Results) -> list[str]:
-    """One line per kind of chance floor, and one for tasks without a known floor."""
-
-    def text_of(task: str) -> str:
-        chance = results.chances.get(task)
-        return UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that"
-
-    lines = []
-    for text, tasks in grouped(results.tasks, text_of).items():
-        names = listed(*tasks)
-        lines.append(f"Chance{bracketed(names)}: {text}.")
-    return lines
 
 
 def _excess(results: Results) -> list[str]:

@@ -20,10 +20,10 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.writers.markdown import brief_markdown
 from sage_rlvr.runs import is_run, read_record
 from sage_rlvr.training.trackers import PROJECT, run_name
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.findings import Findings
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.score_rows import score_rows
+from sage_rlvr.verdicts.text.rows import paragraphs
 
 FORMS = {"wandb": "wandb=[ENTITY/]PROJECT/RUN", "trackio": "trackio=PROJECT/RUN", "tensorboard": "tensorboard=FOLDER"}
 
@@ -54,7 +54,7 @@ def logged_of(results: Results, findings: Findings) -> Logged:
         picture = None
     return Logged(
         scores=scores_logged(score_rows(results)), table=brief_markdown(results, findings), picture=picture,
-        verdict=sentences.paragraphs(findings.rows, results, findings.verdicts)[0],
+        verdict=paragraphs(findings.rows, results, findings.verdicts)[0],
     )  # fmt: skip
 
 

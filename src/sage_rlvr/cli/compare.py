@@ -145,6 +145,7 @@ class Compare(Command):
     def _describe(self, session: Session, comparison: Comparison) -> int:
         """Print one policy that is compared with none."""
         from sage_rlvr.verdicts import one_file
+        from sage_rlvr.verdicts.text.one_file import lines as portrait_lines
 
         if given := self.changed("out", "to", "log_to", "github_summary", "fail_on", "support", "patterns", "fixed_problems"):
             raise ConfigError(f"{given}: of a comparison, and there is one policy; pass a second file, or omit the option")
@@ -154,7 +155,7 @@ class Compare(Command):
                 tree = one_file.tree(comparison.results) | ({"rejudged": [one.tree() for one in rejudged]} if rejudged else {})
                 session.say_plainly(json.dumps(tree, indent=1, ensure_ascii=False).splitlines())
             else:
-                session.say(*one_file.lines(comparison.results))
+                session.say(*portrait_lines(comparison.results))
         if rejudged and not self.json:
             from sage_rlvr.results.rejudged import lines
 
@@ -167,11 +168,11 @@ class Compare(Command):
         full = self.full or self.support
         if results.of_files and not self.support:
             if full:
-                from sage_rlvr.verdicts.verdict_text import all_lines
+                from sage_rlvr.verdicts.text.screen import all_lines
 
                 session.say(*all_lines(results, findings))
             else:
-                from sage_rlvr.verdicts.brief import MORE, brief_lines
+                from sage_rlvr.verdicts.text.screen import MORE, brief_lines
 
                 session.say(*brief_lines(results, findings), MORE)
         elif full:
@@ -227,8 +228,8 @@ class Compare(Command):
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
         if not self.json and not self.fail_on:
             return []
+        from sage_rlvr.verdicts.text.fail_on import failures
         from sage_rlvr.verdicts.verdict_json import tree
-        from sage_rlvr.verdicts.verdict_text import failures
 
         results = comparison.results
         if not results.sampled_only:

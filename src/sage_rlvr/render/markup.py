@@ -24,7 +24,7 @@ from markupsafe import Markup
 from sage_rlvr.escaping import escaped as in_markdown
 from sage_rlvr.escaping import visible
 from sage_rlvr.results.tables import Table
-from sage_rlvr.verdicts.row_text import End
+from sage_rlvr.verdicts.row import End
 
 CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
 """Outcome -> CSS classes; an outcome in bold is displayed as a chip."""

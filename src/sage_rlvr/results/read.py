@@ -21,7 +21,7 @@ from sage_rlvr.results.discover import Sources, gather
 from sage_rlvr.safe_io import understood
 from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
 from sage_rlvr.verdicts.design import Design
-from sage_rlvr.verdicts.exact_kl import notes_on_bases
+from sage_rlvr.verdicts.kl import notes_on_bases
 from sage_rlvr.verdicts.measurements import MIXTURE, ExactMeasurement, Measurement, Measurements, SampledMeasurement
 from sage_rlvr.verdicts.pairs import notes_of_pairs
 from sage_rlvr.verdicts.readers import Choice

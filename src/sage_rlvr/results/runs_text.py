@@ -5,9 +5,9 @@ from __future__ import annotations
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row_text import listed
-from sage_rlvr.verdicts.sentences import NOTHING
 from sage_rlvr.verdicts.sources import TrainingRun
+from sage_rlvr.verdicts.text.rows import NOTHING
+from sage_rlvr.verdicts.text.words import listed
 
 STATE = "{steps} of {all} steps"
 

@@ -16,19 +16,17 @@ import numpy as np
 from sage_rlvr.results.details import training
 from sage_rlvr.results.runs_text import nothing, state
 from sage_rlvr.results.tables import evaluated
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.baselines import headroom
 from sage_rlvr.verdicts.chance import KEY
 from sage_rlvr.verdicts.checks import paper_gains, relabelled
 from sage_rlvr.verdicts.design import BASE, Arm, Design
-from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
 from sage_rlvr.verdicts.findings import Findings
+from sage_rlvr.verdicts.kl import exact_kls_of_main
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements, PolicyKey, SampledMeasurement, in_order
 from sage_rlvr.verdicts.metric import PAPER, REFERENCE
 from sage_rlvr.verdicts.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
-from sage_rlvr.verdicts.of_samples import control_of
 from sage_rlvr.verdicts.of_temperatures import lines_of
-from sage_rlvr.verdicts.pairs import Arms
+from sage_rlvr.verdicts.pairs import Arms, control_of
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.sources import TrainingRun, by_arm
@@ -37,6 +35,7 @@ from sage_rlvr.verdicts.stats.intervals import Interval, seed_interval
 from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verdicts.stats.tempered import tempered
 from sage_rlvr.verdicts.summary_io import FORMAT, plain, row_tree
+from sage_rlvr.verdicts.text.rows import paragraphs
 from sage_rlvr.verdicts.verdict_json import tree
 from sage_rlvr.verifiers.reasons import Reasons
 
@@ -113,7 +112,7 @@ def _told(results: Results, findings: Findings, summary: Mapping[str, Any]) -> d
     scored = {(row.arm, row.seed) for row in results.table.rows if row.is_main}
     configs = training.configs_of(trained)
     return {
-        "answer": sentences.paragraphs(rows, results, findings.verdicts) if rows else [nothing(results)],
+        "answer": paragraphs(rows, results, findings.verdicts) if rows else [nothing(results)],
         "baseline": design.base or next(iter(exact), ""),
         "starts": results.starts,
         "swept": bool(design.facts),

@@ -10,13 +10,13 @@ from typing import Any
 
 from sage_rlvr.escaping import escaped
 from sage_rlvr.verdicts.chance import BELOW, KEY, UNKNOWN, Chance, chance_of_tree
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.metric import FEW, Metric
 from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import grouped, view
-from sage_rlvr.verdicts.sentences import chip
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, SEEDS, signed
 from sage_rlvr.verdicts.stats.samples.clusters import CLUSTERS
+from sage_rlvr.verdicts.text.rows import chip, column_of
 
 NOT_RUN, SAMPLED = "not run", "sampled"
 SAMPLES = "sampled: evaluated only by samples; see \"From samples\"."
@@ -126,7 +126,7 @@ def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *n
 
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
-    columns = grouped(rows, lambda row: view(row).column)
+    columns = grouped(rows, column_of)
     compared = dict.fromkeys(row.a for row in rows)
     arms = dict.fromkeys([*(name for name in names if name in compared), *compared])
     by_arm = [grouped(of_column, lambda row: row.a) for of_column in columns.values()]

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from sage_rlvr.verdicts.design import AT_ANY
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.metric import FEW, REFERENCE
-from sage_rlvr.verdicts.of_samples import control_of
 from sage_rlvr.verdicts.of_temperatures import COLDEST, lines_of
+from sage_rlvr.verdicts.pairs import control_of
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End, grouped, outcome
+from sage_rlvr.verdicts.row import End, Row
 from sage_rlvr.verdicts.stats.passk import pass_at_k, powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "too hot", "unknown"]
@@ -73,7 +73,7 @@ def _colder_base_comparison(rows: Sequence[Row], results: Results) -> ColderBase
     at, base = nearest_colder(results, rows[0])
     shown = (1, FEW, max(row.metric.k or 0 for row in rows if row.metric.k in base))
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
-    ks = {end: [row.metric.k for row in rows if outcome(row) == end] for end in End}
+    ks = {end: [row.metric.k for row in rows if row.outcome == end] for end in End}
     # a pass@1 below the best of all temperatures shows nothing: the arm has another temperature
     ks |= {end: [k for k in ks[end] if k != 1] for end in (End.LOWER, End.LOWER_BEFORE)}
     higher, lower, weights = ks[End.HIGHER], ks[End.LOWER], rows[0].why == "weights"

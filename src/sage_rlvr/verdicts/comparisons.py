@@ -12,13 +12,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.design import CONTROLS, Design, Question
 from sage_rlvr.verdicts.measurements import Measurement, Measurements, PolicyKey
 from sage_rlvr.verdicts.metric import FEW, REFERENCE, Metric
 from sage_rlvr.verdicts.of_samples import Sampled
-from sage_rlvr.verdicts.pairs import Line, Plan, rows_of
+from sage_rlvr.verdicts.pairs import Line, Plan
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.paired import Reason, holm
@@ -26,13 +27,20 @@ from sage_rlvr.verdicts.stats.paired import Reason, holm
 
 def compare(results: Results) -> list[Row]:
     """Every comparison of these results, corrected. A stored summary has only the comparisons that it contains."""
+    made = list[Row]()
     if results.stored is not None:
         from sage_rlvr.verdicts.summary_io import rows_of_summary
 
         made = rows_of_summary(results.stored)
-    else:
-        made = []
-    made += rows_of(plan_of(results))
+    for pairs, metrics, estimator in plan_of(results):
+        # a metric that a line has twice, such as pass@1 and pass@k at k = 1, is one comparison and counts once in the correction
+        for pair, metric in product(pairs, dict.fromkeys(metrics)):
+            found = estimator(pair, metric)
+            if found is not None:
+                made.append(Row(
+                    a=pair.a, b=pair.b, why=pair.why, task=pair.task, metric=metric, comparison=found.comparison,
+                    left_out=found.left_out, covers=found.covers, rising=found.rising,
+                ))  # fmt: skip
     policies = results.table.policies()
     return [with_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
 
@@ -86,7 +94,7 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     primary, design = _primary(results, made), results.design
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
-        planned = [i for i, row in enumerate(rows) if row.family == family and _is_planned(row)]
+        planned = [i for i, row in enumerate(rows) if row.family == family and (family == "primary" or _is_tested(row))]
         p_values = [p if math.isfinite(p := rows[i].comparison.p) else 1.0 for i in planned]
         if family == "primary":
             tests = Counter(rows[i].a for i in planned if rows[i].a in design.candidates)
@@ -98,33 +106,34 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _is_planned(row: Row) -> bool:
-    """Return whether a row counts in its family."""
+def _is_tested(row: Row) -> bool:
+    """Return whether a row has a test, or lost it with its training seeds."""
     lost_seeds = row.left_out > 0 and row.comparison.reason in (Reason.ONE_SEED, Reason.TWO_SEEDS, Reason.OUTSIDE)
-    return math.isfinite(row.comparison.p) or row.family == "primary" or lost_seeds
+    return math.isfinite(row.comparison.p) or lost_seeds
 
 
 def _lost_questions(design: Design, rows: Sequence[Row]) -> int:
     """Questions without a row. Against a base at any temperature a row at this k in another way (`above_colder`) is an answer."""
     colder = {(row.a, row.b, row.metric.k) for row in rows if row.why == "colder"}
-    lost = [q for q, answers in answering(design, rows) if not answers]
-    return sum((design.called(q.a), design.called(q.b), q.metric.k) not in colder for q in lost)
+    return sum(not answers and (q.a, q.b, q.metric.k) not in colder for q, answers in answering(design, rows))
 
 
 def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
-    """The design's questions, each with its rows of either sign. A row at equal KL answers questions about each of the arms
-    that it interpolates between."""
+    """The design's questions by the names of their arms, each with its rows of either sign. A row at equal KL answers questions
+    about each of the arms that it interpolates between."""
     tasks = {row.task for row in rows}
     main = tasks.pop() if len(tasks) == 1 else ""  # if there are only samples, every row has its task's name
-
-    def is_of(row: Row, q: Question) -> bool:
-        a, b = design.called(q.a), design.called(q.b)
-        arm = design.arm(row.a) if row.metric.matched else None
-        rivals = {row.b, *(arm.matched if arm else ())}
-        same_pair = (row.a == a and b in rivals) or (row.a == b and a in rivals)
-        return same_pair and (row.metric, row.task) == (q.metric, q.task or main)
-
-    return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
+    between = {arm.name: arm.matched for arm in design.arms}
+    found = []
+    for q in design.asked:
+        answers = []
+        for row in rows:
+            rivals = {row.b, *(between.get(row.a, ()) if row.metric.matched else ())}
+            same_pair = (row.a == q.a and q.b in rivals) or (row.a == q.b and q.a in rivals)
+            if same_pair and (row.metric, row.task) == (q.metric, q.task or main):
+                answers.append(row)
+        found.append((q, answers))
+    return found
 
 
 def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:

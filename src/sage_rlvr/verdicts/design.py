@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
@@ -114,6 +114,11 @@ class Design:
     def arm(self, name: str) -> Arm | None:
         """The arm of that name or key."""
         return next((arm for arm in self.arms if name in (arm.name, arm.key)), None)
+
+    @property
+    def asked(self) -> list[Question]:
+        """The questions, with the printed names of their arms."""
+        return [replace(q, a=self.called(q.a), b=self.called(q.b)) for q in self.questions]
 
     def called(self, name: str) -> str:
         """The printed name of an arm that is given by name or key; other strings are returned unchanged."""

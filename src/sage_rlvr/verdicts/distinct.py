@@ -2,7 +2,7 @@
 
     answers_read(table, answer_in, key)  answers as a verifier reads them (`compare --verify`)
     distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference
-    distinct_tree(...)              the comparison as JSON; verdict_text.py has its lines
+    distinct_tree(...)              the comparison as JSON; text/verdicts.py has its lines
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import numpy as np
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.design import BASE, Design
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.metric import REFERENCE
 from sage_rlvr.verdicts.readers import CountTable
 from sage_rlvr.verdicts.scores import ProblemScores
@@ -152,10 +153,7 @@ class Measurements(Generic[M]):
         return self._by(lambda row: row.policy_key)
 
     def _by(self, key: Callable[[Measurement], Key]) -> dict[Key, Self]:
-        groups: dict[Key, list[M]] = {}
-        for row in self.rows:
-            groups.setdefault(key(row), []).append(row)
-        return {name: type(self)(tuple(rows)) for name, rows in groups.items()}
+        return {name: type(self)(tuple(rows)) for name, rows in grouped(self.rows, key).items()}
 
     # ---- what a selection has
 

@@ -9,13 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from sage_rlvr.verdicts.baselines import above, always_allowed
+from sage_rlvr.verdicts.baselines import Allowed, above, always_allowed
 from sage_rlvr.verdicts.design import TEMPERED, Why
-from sage_rlvr.verdicts.exact_kl import exact_kls_of_main
-from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
+from sage_rlvr.verdicts.kl import Kls, exact_kls_of_main, kl_difference, kls_of, matched
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurements
-from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Metric, above_baselines
-from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, other_tasks
+from sage_rlvr.verdicts.metric import FEW, KLS, PAPER, REFERENCE, Matched, Metric, above_baselines
+from sage_rlvr.verdicts.pairs import ArmPair, Plan, base_pairs, common_seeds, exact_pairs, matched_pairs, other_tasks
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.stats import frontier as frontiers
@@ -23,8 +22,9 @@ from sage_rlvr.verdicts.stats import paired as paired_by
 from sage_rlvr.verdicts.stats.arrays import Floats
 from sage_rlvr.verdicts.stats.hull import compare_hull
 from sage_rlvr.verdicts.stats.mixture import above_mixtures
-from sage_rlvr.verdicts.stats.paired import PairedDifference, Reason, paired, paired_seeds
+from sage_rlvr.verdicts.stats.paired import Reason, paired, paired_seeds
 from sage_rlvr.verdicts.stats.tempered import power_frontier, power_table
+from sage_rlvr.verdicts.units import units_of
 
 
 class Exact:
@@ -35,8 +35,6 @@ class Exact:
         self.several, self.fixed = results.several, results.fixed
         self.arms = results.table.exact().where(task="").by_arm()
         self.base = self.arms.get(results.home or "", ExactMeasurements())
-        self.allowed = always_allowed(self.base, results.base_record)
-        self.kls = kls_of(results.runs, exact_kls_of_main(results.table.sampled()))
 
     def plan(self) -> Plan:
         """The comparisons, in the order of the rows."""
@@ -92,6 +90,16 @@ class Exact:
         return ArmPair(a=name, b=rival, why=why, left=self.arms.get(name, ExactMeasurements()), right=Measurements())
 
     @cached_property
+    def allowed(self) -> Allowed:
+        """The tables that every mixture of baselines may use."""
+        return always_allowed(self.base, self.results.base_record)
+
+    @cached_property
+    def kls(self) -> dict[Matched, Kls]:
+        """The KLs at which arms are matched."""
+        return kls_of(self.results.runs, exact_kls_of_main(self.results.table.sampled()))
+
+    @cached_property
     def tempered(self) -> Sequence[frontiers.FrontierPoint]:
         """The frontier of the base tempered over full completions; () without its norms."""
         record = self.results.base_record
@@ -104,11 +112,10 @@ class Exact:
         sides = pair.sides(metric.temperature)
         if sides is None:
             return None
-        left, right = (side.passes([metric.k or 0])[..., 0] for side in sides)
-        return Estimate(self._paired(left, right))
+        return Estimate(units_of(*sides, fixed=self.fixed, several=self.several).gap(metric.k or 0))
 
     def at_equal_kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """`matched.matched` of these arms."""
+        """`kl.matched` of these arms."""
         return matched(self.design, self.arms, self.kls, pair, metric, self.fixed)
 
     def at_equal_pass1(self, pair: ArmPair, metric: Metric) -> Estimate | None:
@@ -144,7 +151,7 @@ class Exact:
             if any(len(one.rows) < 2 for one, _ in runs):
                 return None
             left, right = (np.stack([at_own_best(both[i]) for both in runs]) for i in (0, 1))
-            return Estimate(self._paired(left, right))
+            return Estimate(paired_seeds(left, right, fixed=self.fixed) if self.several else paired(left[0], right[0]))
         if self.several:
             return None
         ((one, two),) = runs
@@ -181,12 +188,6 @@ class Exact:
         """KL to the reference."""
         seeds = common_seeds(pair.left.exact(), pair.right.exact())
         return kl_difference(pair, self.kls["raw KL" if metric.name == "raw KL" else "exact KL"], seeds)
-
-    def _paired(self, left: Floats, right: Floats) -> PairedDifference:
-        """(S, N) each: over training seeds and problems if an arm has several seeds, otherwise over problems."""
-        if self.several:
-            return paired_seeds(*np.broadcast_arrays(left, right), fixed=self.fixed)
-        return paired(left[0], right[0])
 
 
 def of_gaps(gaps: Sequence[float | None], reason: Reason) -> Estimate:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from itertools import product
 
-from sage_rlvr.verdicts.design import BASE, Design, Why
-from sage_rlvr.verdicts.exact_kl import base_of, exact_kls
-from sage_rlvr.verdicts.matched import kl_difference, kls_of, matched, matched_pairs
-from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
-from sage_rlvr.verdicts.metric import KLS, Metric
-from sage_rlvr.verdicts.pairs import ArmPair, Plan, pair_on
+from sage_rlvr.verdicts.kl import Kls, base_of, exact_kls, kl_difference, kls_of, matched
+from sage_rlvr.verdicts.metric import KLS, Matched, Metric
+from sage_rlvr.verdicts.pairs import ArmPair, Plan, control_of, matched_pairs, sampled_pairs
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Estimate
+from sage_rlvr.verdicts.units import units_of
 
 
 class Sampled:
@@ -22,8 +20,8 @@ class Sampled:
     table: all measurements of the task; samples: those from samples; arms: the same by arm
     control: the arm that others are compared with
     fewest: the largest k that every arm has at every temperature
-    exact: arms with exact records of the main task; a pair of two such arms is left out, since the exact comparison is more precise
-    kls: temperature -> the KLs at which arms are matched"""
+    exact: arms with exact records of the main task; their pairs are left out, since the exact comparison is more precise
+    base: the revision of the base that exact KLs refer to"""
 
     def __init__(self, results: Results, task: str) -> None:
         sampled = results.table.sampled()
@@ -35,36 +33,21 @@ class Sampled:
         self.fewest = min(self.k, *(row.n for row in self.samples.rows))
         self.exact = {*results.table.exact().where(task="").by_arm()}
         self.temperatures = sorted({row.temperature for row in self.samples.rows}, reverse=True)
-        by_temperature = {t: exact_kls(self.samples.where(temperature=t), base_of(sampled)) for t in self.temperatures}
-        self.kls = {t: kls_of(results.runs, kls) for t, kls in by_temperature.items()}
+        self.runs, self.base = results.runs, base_of(sampled)
 
     def plan(self) -> Plan:
         """The comparisons, in the order of the rows."""
-        at_kl = [Metric(k=n, temperature=t, matched=kl) for t, kl, n in product(self.kls, KLS, self.design.ks(self.fewest))]
-        of_pairs = [line for pair in self._pairs() for line in self._of_pair(pair)]
-        return [*of_pairs, (self._matched_pairs(), at_kl, self.at_equal_kl)]
-
-    # ---- pairs, and the lines of one pair
-
-    def _pairs(self) -> list[ArmPair]:
-        """Every arm against the control; in a sweep with samples of the base also each pair of the design."""
-        design, control = self.design, self.control
-        why: Why = "base" if control == design.base != design.control else "control"
-        names: list[tuple[str, str, Why]] = [(name, control, why) for name in self.arms if name != control]
-        if design.facts and control == BASE:
-            names += [pair for pair in design.pairs() if pair[0] in self.arms and pair[1] in self.arms]
-        return [pair_on(design, a, b, why, self.table) for a, b, why in names if not (a in self.exact and b in self.exact)]
-
-    def _matched_pairs(self) -> list[ArmPair]:
-        """`matched.matched_pairs`, unless all of the arms have exact records."""
-        pairs = matched_pairs(self.design, self.arms, self.task)
-        arms = {arm.name: {arm.name, *arm.matched} for arm in self.design.arms}
-        return [pair for pair in pairs if not arms[pair.a] <= self.exact]
+        pairs = sampled_pairs(self.design, self.table, self.arms, self.control, self.exact)
+        matches = matched_pairs(self.design, self.arms, self.task, self.exact)
+        ks = self.design.ks(self.fewest)
+        at_kl = [Metric(k=n, temperature=t, matched=kl) for t, kl, n in product(self.temperatures, KLS, ks)]
+        lines = [line for pair in pairs for line in self._of_pair(pair)]
+        return [*lines, (matches, at_kl, self.at_equal_kl)]
 
     def _of_pair(self, pair: ArmPair) -> Plan:
         """pass@k at each k and the KL, at every temperature that both arms have; then pass@k at equal pass@1. k is at most the
         number of samples."""
-        both = {t: sides for t in self.temperatures if (sides := pair.sides(t)) is not None}
+        both = pair.by_temperature(self.temperatures)
         sizes, ks = {t: one.n or 0 for t, (one, _) in both.items()}, self.design.ks(self.k)
         lines = []
         for t, n in sizes.items():
@@ -83,20 +66,20 @@ class Sampled:
             return None
         one, two = sides
         one.check_alike(two)
-        return Estimate(one.minus(two, metric.k or 0, fixed=self.fixed))
+        return Estimate(units_of(one, two, fixed=self.fixed).gap(metric.k or 0))
 
     def kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """KL to the reference, over several training seeds."""
         sides = pair.sides(metric.temperature)
         seeds = sorted({*sides[0].seeds} & {*sides[1].seeds}) if sides is not None else []
-        return kl_difference(pair, self.kls[metric.temperature]["exact KL"], seeds) if len(seeds) > 1 else None
+        return kl_difference(pair, self._kls(metric)["exact KL"], seeds) if len(seeds) > 1 else None
 
     def at_equal_pass1(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """pass@k at equal pass@1 of two arms with one run each; None for several training seeds, for problems with different
         numbers of samples, and for clusters."""
         from sage_rlvr.verdicts.stats.frontier import compare_count_frontiers  # a single temperature has no frontier
 
-        both = {t: sides for t in self.temperatures if (sides := pair.sides(t)) is not None}
+        both = pair.by_temperature(self.temperatures)
         if not all(len(side.values) == 1 and side.is_plain for sides in both.values() for side in sides):
             return None
         left, right = ({t: (sides[i].n or 0, sides[i].values[0]) for t, sides in both.items()} for i in (0, 1))
@@ -104,12 +87,9 @@ class Sampled:
         return Estimate(gap.comparison, covers=gap.covers)
 
     def at_equal_kl(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """`matched.matched` of these arms."""
-        return matched(self.design, self.arms, self.kls[metric.temperature], pair, metric, self.fixed)
+        """`kl.matched` of these arms."""
+        return matched(self.design, self.arms, self._kls(metric), pair, metric, self.fixed)
 
-
-def control_of(design: Design, here: Measurements[SampledMeasurement]) -> str:
-    """The arm that others are compared with on a task; here: its samples."""
-    arms = list(here.by_arm())
-    first = (design.control,) if design.every else (BASE, design.control)
-    return next((name for name in first if name in arms), arms[0])
+    def _kls(self, metric: Metric) -> dict[Matched, Kls]:
+        """The KLs at which arms are matched at the temperature of a metric."""
+        return kls_of(self.runs, exact_kls(self.samples.where(temperature=metric.temperature), self.base))

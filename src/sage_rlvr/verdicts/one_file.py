@@ -1,43 +1,28 @@
 """One policy without another: what its samples say by themselves, and what a comparison with it could tell.
 
     portraits(results)   one per task and temperature
-    lines(results)       for a terminal               tree(results)   for JSON
+    tree(results)        for JSON; text/one_file.py has the lines for a terminal
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import suggest
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row_counts import TASK
-from sage_rlvr.verdicts.row_text import listed, many
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.stats.curves import paired_count_curve
 from sage_rlvr.verdicts.stats.intervals import SEED, Interval, share_interval
 from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verdicts.stats.samples.clusters import clustered_mean
+from sage_rlvr.verdicts.units import OneRunEach
 from sage_rlvr.verdicts.verdict import ALL_RIGHT, SHOWN
-from sage_rlvr.verdicts.verdict_text import FLOOR, read_line
 
 MOST_VOTES = 64  # samples of a majority vote
-SCORE = "pass@{k}: {value:.3f} [{low:.3f}, {high:.3f}]{floor}"
-BAND = "{level:g} % band over all k at once, over {over}"
-POINTWISE = "95 % interval at each k, over {over}"
-ALL = "all of {k} right (pass^{k}): {score}"
-VOTE = "majority of {k} (maj@{k}): {score}{silent}"
-EXTREMES = "in {n} samples {never} of {problems} never solved, {always} always"
-SEES = (
-    "a second file with as many samples of these problems could show a difference of {same} if it solves mostly the same problems, "
-    "of {apart} if it solves others (80 % power, by the band)"
-)
-UNSEEN = "a comparison of so few problems could not show any difference; more problems are needed"
-NEXT = "compare it: {command}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,73 +128,12 @@ def _seen(scores: ProblemScores, n: int) -> dict[int, tuple[float, float]] | Non
     for k in dict.fromkeys((1, n)):
         values = []
         for side in (two, other):
-            curve = side.band(one, n, several=False)
-            values.append(float("nan") if curve is None or curve.reason else side.detectable(one, k, curve))
+            both = OneRunEach(side, one)
+            curve = both.curve(n)
+            values.append(float("nan") if curve.reason else both.detectable(k, curve))
         if np.isfinite(values).all():
             found[k] = values[0], values[1]
     return found
-
-
-def lines(results: Results) -> Iterator[str]:
-    """Yield the lines for a terminal: pass@1 and the largest k first, the file, scores, the vote, what could be told, notes."""
-    found = portraits(results)
-    for one in found:
-        yield f"{_on(one, found)}{_headline(one)}"
-    yield ""
-    yield from map(read_line, results.given)
-    for one in found:
-        yield ""
-        yield from [_on(one, found).strip()] if len(found) > 1 else ()
-        yield from _numbers(one)
-    yield from results.failed
-    yield ""
-    if results.sources:
-        options = results.given[0].evaluation.options if results.given else ()
-        yield NEXT.format(command=suggest("compare", results.sources[0], "OTHER", *options))
-    yield from results.notes
-
-
-def _headline(one: Portrait) -> str:
-    ks = list(one.passes)
-    top = f", and {100 * one.passes[ks[-1]].value:.1f} % in {ks[-1]:,}" if len(ks) > 1 else ""
-    return (
-        f"{one.arm} solves {100 * one.passes[1].value:.1f} % of {many(one.problems, 'problem')} at the first try{top} "
-        f"({many(one.n, 'sample')} each)."
-    )
-
-
-def _numbers(one: Portrait) -> Iterator[str]:
-    for k, score in one.passes.items():
-        floor = "" if one.chance is None else f"; chance floor {one.chance.at(k):.3f}"
-        yield SCORE.format(k=k, value=score.value, low=score.low, high=score.high, floor=floor)
-    first = next(iter(one.passes.values()))
-    yield (BAND if one.banded else POINTWISE).format(level=100 * first.level, over=f"{one.problems:,} problems and their samples")
-    if one.chance is not None:
-        yield FLOOR.format(about=one.chance.words)
-    yield EXTREMES.format(n=one.n, never=f"{one.never:,}", problems=many(one.problems, "problem"), always=f"{one.always:,}")
-    if one.all_right[0] > 1:
-        yield ALL.format(k=one.all_right[0], score=_bracketed(one.all_right[1]))
-    if one.vote is not None:
-        silent = f"; {100 * one.silent:.1f} % of the samples have no answer" if one.silent else ""
-        yield VOTE.format(k=one.vote[0], score=_bracketed(one.vote[1]), silent=silent)
-    if one.seen:
-        texts = [
-            " and ".join(f"{values[which]:.3f} in pass@{k}" for k, values in one.seen.items()) for which in (0, 1)
-        ]
-        yield SEES.format(same=texts[0], apart=texts[1])
-    elif one.seen is not None:
-        yield UNSEEN
-
-
-def _bracketed(score: Interval) -> str:
-    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
-
-
-def _on(one: Portrait, found: Sequence[Portrait]) -> str:
-    """Task and temperature as a prefix, each only if the policies differ in it."""
-    several = {other.temperature for other in found}
-    on = listed("" if one.task == TASK else one.task, f"T = {one.temperature:g}" if len(several) > 1 else "")
-    return f"{on}: " if on and len(found) > 1 else ""
 
 
 def tree(results: Results) -> dict[str, Any]:
@@ -235,4 +159,4 @@ def _ends(one: Interval) -> dict[str, float]:
     return {"value": one.value, "low": one.low, "high": one.high}
 
 
-__all__ = ["Portrait", "lines", "portraits", "tree"]
+__all__ = ["Portrait", "portraits", "tree"]

@@ -1,18 +1,14 @@
-"""Pairs of arms: which arms are compared with which, and the scores of both at their common training seeds.
-
-A plan lists all comparisons as data, a line per estimator: of_records.py and of_samples.py write the lines, `rows_of` runs them.
-"""
+"""Pairs of arms: which arms are compared with which, and the scores of both at their common training seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from sage_rlvr.verdicts.design import BASE, Design, Why
-from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurement, Measurements
+from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurement, Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import PAPER, REFERENCE, Metric
-from sage_rlvr.verdicts.row import Estimate, Row
+from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
 
 Arms = Mapping[str, ExactMeasurements]
@@ -39,13 +35,6 @@ class ArmPair:
         left, right = self.left.exact(), self.right.exact()
         return [(run_at(left, seed), run_at(right, seed)) for seed in common_seeds(left, right)]
 
-    def row(self, metric: Metric, found: Estimate) -> Row:
-        """The row of a comparison of the two."""
-        return Row(
-            a=self.a, b=self.b, why=self.why, task=self.task, metric=metric, comparison=found.comparison, left_out=found.left_out,
-            covers=found.covers, rising=found.rising,
-        )  # fmt: skip
-
     def sides(self, temperature: float = REFERENCE) -> Sides | None:
         """Scores of both arms at their common training seeds. None if an arm has no evaluation at this temperature, if only one of
         the two is exact, or if a common training seed has no evaluation there."""
@@ -56,6 +45,11 @@ class ArmPair:
             return one, two
         seeds = common_seeds(self.left.exact(), self.right.exact()) if one.n is None else sorted({*one.seeds} & {*two.seeds})
         return (one.only(seeds), two.only(seeds)) if seeds else None
+
+    def by_temperature(self, temperatures: Iterable[float]) -> dict[float, Sides]:
+        """`sides` at each of these temperatures that both arms have."""
+        both = {t: self.sides(t) for t in temperatures}
+        return {t: sides for t, sides in both.items() if sides is not None}
 
     def lacking(self, temperature: float) -> dict[str, list[int]]:
         """Arm -> the common training seeds without an exact evaluation at this temperature, if both arms have it for others."""
@@ -72,17 +66,7 @@ Estimator = Callable[[ArmPair, Metric], Estimate | None]
 Line = tuple[Sequence[ArmPair], Sequence[Metric], Estimator]
 """Each of these pairs, compared in each of these metrics."""
 Plan = Sequence[Line]
-"""Comparisons, in the order of their rows."""
-
-
-def rows_of(plan: Plan) -> Iterator[Row]:
-    """The comparisons of a plan, before correction. A metric that a line has twice, such as pass@1 and pass@k at k = 1, is one
-    comparison, and counts once in the correction."""
-    for pairs, metrics, estimator in plan:
-        for pair, metric in product(pairs, dict.fromkeys(metrics)):
-            found = estimator(pair, metric)
-            if found is not None:
-                yield pair.row(metric, found)
+"""All comparisons as data, in the order of their rows: of_records.py and of_samples.py write the lines, `compare` runs them."""
 
 
 def common_seeds(a: ExactMeasurements, b: ExactMeasurements) -> list[int]:
@@ -113,6 +97,40 @@ def base_pairs(design: Design, arms: Arms) -> list[ArmPair]:
         return []
     names = [name for name in design.names if name in arms and name != base]
     return [ArmPair(a=name, b=base, why="base", left=arms[name], right=arms[base]) for name in names]
+
+
+def matched_pairs(
+    design: Design, arms: Mapping[str, Measurements[Measurement]], task: str = "", exact: Container[str] = ()
+) -> list[ArmPair]:
+    """Every arm with another method at several betas, or for a guided arm the same method without the guide. arms: their rows of
+    one task; exact: arms that are compared by other rows, if all of these are."""
+    pairs = []
+    for arm in design.arms:
+        names = (arm.name, *arm.matched)
+        if arm.matched and all(name in arms for name in names) and not all(name in exact for name in names):
+            rival = arm.plain or arm.matched[0]
+            left, right = arms[arm.name], arms.get(rival, Measurements())
+            pairs.append(ArmPair(a=arm.name, b=rival, why="matched", left=left, right=right, task=task))
+    return pairs
+
+
+def sampled_pairs(
+    design: Design, here: Measurements[Measurement], arms: Collection[str], control: str, exact: Container[str]
+) -> list[ArmPair]:
+    """Every arm with samples against the control; in a sweep with samples of the base also each pair of the design. here: the rows
+    of the task; arms: those with samples; exact: arms whose pairs are compared by their exact rows."""
+    why: Why = "base" if control == design.base != design.control else "control"
+    names: list[tuple[str, str, Why]] = [(name, control, why) for name in arms if name != control]
+    if design.facts and control == BASE:
+        names += [(a, b, why) for a, b, why in design.pairs() if a in arms and b in arms]
+    return [pair_on(design, a, b, why, here) for a, b, why in names if not (a in exact and b in exact)]
+
+
+def control_of(design: Design, here: Measurements[SampledMeasurement]) -> str:
+    """The arm that others are compared with on a task; here: its samples."""
+    arms = list(here.by_arm())
+    first = (design.control,) if design.every else (BASE, design.control)
+    return next((name for name in first if name in arms), arms[0])
 
 
 def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measurement]) -> ArmPair:

@@ -22,7 +22,6 @@ from sage_rlvr.verdicts.metric import REFERENCE
 from sage_rlvr.verdicts.problem_fields import clusters_of, floor_of
 from sage_rlvr.verdicts.readers import Choice, CountTable
 from sage_rlvr.verdicts.readers.fields import gold_key, gold_text
-from sage_rlvr.verdicts.row_text import first_of, many
 from sage_rlvr.verdicts.sources import GivenRows, GivenTable
 from sage_rlvr.verdicts.stats.arrays import Bools
 from sage_rlvr.verdicts.stats.samples.independence import (
@@ -33,6 +32,7 @@ from sage_rlvr.verdicts.stats.samples.independence import (
     check_pair,
     check_samples,
 )
+from sage_rlvr.verdicts.text.words import first_of, many
 
 TASK = "these problems"
 """The task of rows without a task."""

@@ -15,25 +15,11 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.readers import CountTable
 from sage_rlvr.verdicts.stats.arrays import Floats, Ints
-from sage_rlvr.verdicts.stats.curves import (
-    CurveComparison,
-    detectable_in_band,
-    paired_count_curve,
-    paired_curve,
-    seed_ks,
-    seeds_curve,
-    with_problems,
-)
+from sage_rlvr.verdicts.stats.curves import with_problems
 from sage_rlvr.verdicts.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.verdicts.stats.paired import (
-    FEWEST_SEEDS,
-    PairedDifference,
-    control_error,
-    paired_counts,
-    paired_seed_counts,
-)
-from sage_rlvr.verdicts.stats.passk import curve, pass_at_k, powers
-from sage_rlvr.verdicts.stats.samples.clusters import clustered_mean, clustered_rows
+from sage_rlvr.verdicts.stats.paired import control_error
+from sage_rlvr.verdicts.stats.passk import curve, pass_at_k
+from sage_rlvr.verdicts.stats.samples.clusters import clustered_mean
 
 Z95 = 1.959964
 """Quantile for a normal 95 % interval."""
@@ -86,7 +72,7 @@ class ProblemScores:
         and problems. fixed: over seeds only, or for a single policy over its samples only."""
         values = self.passes([k])[..., 0]
         if len(values) == 1:
-            return self._of_samples(k) if fixed else self._over_problems(k)
+            return self._over_samples(values[0], k) if fixed else self._over_problems(values[0], k)
         means, least = values.mean(axis=1), 0.0 if self.n is None else least_seen(self.values.size)
         interval = seed_interval(means, least=least)
         if not fixed:
@@ -95,16 +81,15 @@ class ProblemScores:
             interval = with_problems(interval, chosen)
         return interval.within(0.0, 1.0)
 
-    def _over_problems(self, k: int) -> Interval:
-        """The interval of a single policy, over problems."""
-        values = self.passes([k])[0, :, 0]
+    def _over_problems(self, values: Floats, k: int) -> Interval:
+        """The interval of a single policy with these pass@k (N,), over problems."""
         if self.cluster:
             return clustered_mean(values, self.cluster, shares=True)
         return share_interval(values) if self.n is None else passk_interval(self.samples[0], self.values[0].astype(int), k)
 
-    def _of_samples(self, k: int) -> Interval:
-        """The interval of a single policy over samples, for these problems; an exact value has no error."""
-        value = float(self.passes([k]).mean())
+    def _over_samples(self, values: Floats, k: int) -> Interval:
+        """The interval of a single policy with these pass@k (N,) over samples, for these problems; an exact value has no error."""
+        value = float(values.mean())
         half = 0.0 if self.n is None else Z95 * control_error(self.samples, self.values.astype(int), k)
         found = Interval(value=value, low=value - half, high=value + half, level=0.95, over="samples", n=self.n or 0)
         return found.within(0.0, 1.0)
@@ -132,46 +117,3 @@ class ProblemScores:
             )
         if len(other.values) not in (1, len(self.values)):
             raise DataError(f"{self.arm} and {other.arm}: unequal numbers of training seeds on {self.task}; pass equally many")
-
-    def minus(self, other: ProblemScores, k: int, *, fixed: bool = False) -> PairedDifference:
-        """pass@k of this minus the other from samples: over problems, and over training seeds if an arm has several. fixed: as in
-        `paired_seeds`."""
-        left, right = self.values.astype(int), other.values.astype(int)
-        if max(len(left), len(right)) == 1:
-            return paired_counts(self.samples[0], left[0], right[0], k, n_b=other.samples[0], cluster=self.cluster or None)
-        return paired_seed_counts(self.samples, left, right, k, n_b=other.samples, fixed=fixed, cluster=self.cluster)
-
-    def band(
-        self, other: ProblemScores, k: int, *, several: bool, ks: Sequence[int] = (), fixed: bool = False
-    ) -> CurveComparison | None:
-        """This minus the other over k with a simultaneous band; None for two training seeds. ks: for exact scores; by default
-        powers of two, for several seeds powers of four. fixed: on these problems, over seeds only."""
-        if not several and self.n is not None:
-            counts = (row.values[0].astype(int) for row in (self, other))
-            return paired_count_curve(self.samples[0], *counts, n_b=other.samples[0], cluster=self.cluster or None)
-        if not several:
-            ks = ks or powers(k)
-            return paired_curve(self.passes(ks)[0], other.passes(ks)[0], ks)
-        if len(self.values) < FEWEST_SEEDS:
-            return None
-        ks = seed_ks(k if self.n is None else min(k, self.n))
-        left, right = (clustered_rows(side, () if fixed else self.cluster) for side in (self.passes(ks), other.passes(ks)))
-        left, right = np.broadcast_arrays(left, right)
-        shared = [self._shared(other, j, fixed) for j in ks]
-        found = seeds_curve(left, right, ks, fixed=fixed, shared=shared, sampled=self.n is not None)
-        return replace(found, problems=len(self.problems))
-
-    def detectable(self, other: ProblemScores, k: int, curve: CurveComparison) -> float:
-        """The difference in pass@k that this band between them finds with 80 % power."""
-        cluster = () if curve.fixed else self.cluster
-        sides = (clustered_rows(side.passes([k])[..., 0], cluster) for side in (self, other))
-        left, right = np.broadcast_arrays(*sides)
-        if curve.over_seeds:
-            shared = self._shared(other, k, curve.fixed)
-            return detectable_in_band(curve, left, right, shared=shared, sampled=self.n is not None)
-        return detectable_in_band(curve, left[0], right[0])
-
-    def _shared(self, other: ProblemScores, k: int, fixed: bool) -> float:
-        """Standard error that the samples of the other, evaluated once, give to all differences on these problems."""
-        once = fixed and other.n and len(other.values) == 1
-        return control_error(other.samples, other.values.astype(int), k) if once else 0.0

@@ -1,9 +1,9 @@
 """The verdict on arms that were compared by samples: which k each gains and loses, which problems it unlocked, and what could
 be seen.
 
-    verdicts(...)   one `CurveVerdict` per arm, task and temperature, against the control
-    verdict_text    prints it, and the reports of `compare --fail-on`
-    verdict_json    strict JSON, docs/reference/verdict.schema.json
+    verdicts(...)      one `CurveVerdict` per arm, task and temperature, against the control
+    text/verdicts.py   prints it, and the reports of `compare --fail-on`
+    verdict_json.py    strict JSON, docs/reference/verdict.schema.json
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.distinct import DistinctAnswers, distinct_of
 from sage_rlvr.verdicts.metric import Metric
-from sage_rlvr.verdicts.of_samples import control_of
-from sage_rlvr.verdicts.pairs import pair_on
+from sage_rlvr.verdicts.pairs import control_of, pair_on
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.scores import ProblemScores
@@ -28,6 +27,7 @@ from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.leash import leash_discoveries
 from sage_rlvr.verdicts.stats.paired import DETECTABLE, Outcome, PairedDifference
 from sage_rlvr.verdicts.stats.strata import LEAST_SAMPLES, Strata, stratified
+from sage_rlvr.verdicts.units import units_of
 
 SHOWN = (1, 8)
 """The k at which a verdict has both scores and a test, besides the largest."""
@@ -137,18 +137,20 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
 
 def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row], fixed: bool) -> CurveVerdict:
     a.check_alike(b)
-    several, top = max(len(a.values), len(b.values)) > 1, min(k, a.n or 1)
+    top = min(k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
+    scores = {k: (a.interval(k, fixed=fixed), b.interval(k, fixed=fixed)) for k in ks}
     key = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
     known = {
         row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == key
     }
-    curve, shown = a.band(b, top, several=several, fixed=fixed), {}
+    units = units_of(a, b, fixed=fixed)
+    curve, shown = units.curve(top), {}
     for k in ks:
         # the test of the list of comparisons, so that both print the same interval
-        gap = known[k] if k in known else a.minus(b, k, fixed=fixed).of_shares()
-        seen = math.inf if curve is None else max(a.detectable(b, k, curve), least_detectable(gap.difference, curve, k))
-        shown[k] = a.interval(k, fixed=fixed), b.interval(k, fixed=fixed), replace(gap, mde=seen)
+        gap = known[k] if k in known else units.gap(k).of_shares()
+        seen = math.inf if curve is None else max(units.detectable(k, curve), least_detectable(gap.difference, curve, k))
+        shown[k] = *scores[k], replace(gap, mde=seen)
     if curve is not None:
         curve = _agreeing(curve, {k: gap for k, (_, _, gap) in shown.items()})
     crossed = Crossing(gain=(), loss=(), undecided=(), first_loss=None) if curve is None else crossing(curve)
@@ -187,7 +189,7 @@ def _all_right(a: ProblemScores, b: ProblemScores, fixed: bool) -> AllRight | No
     arm, control = (replace(side, values=side.samples - side.values, tables=()) for side in (a, b))
     scores = (side.interval(k, fixed=fixed) for side in (arm, control))
     left, right = (replace(one, value=1 - one.value, low=1 - one.high, high=1 - one.low) for one in scores)
-    gap = arm.minus(control, k, fixed=fixed).of_shares()
+    gap = units_of(arm, control, fixed=fixed).gap(k).of_shares()
     turned = replace(gap.difference, value=-gap.difference.value, low=-gap.difference.high, high=-gap.difference.low)
     outcome: Outcome = "worse" if gap.outcome == "better" else "better" if gap.outcome == "worse" else gap.outcome
     gap = replace(gap, difference=turned, outcome=outcome, mean_a=1 - gap.mean_a, mean_b=1 - gap.mean_b)

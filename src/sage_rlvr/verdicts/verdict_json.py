@@ -9,8 +9,8 @@ from typing import Any
 from sage_rlvr.verdicts.distinct import distinct_tree
 from sage_rlvr.verdicts.sources import GivenRows
 from sage_rlvr.verdicts.summary_io import plain
+from sage_rlvr.verdicts.text.verdicts import headline
 from sage_rlvr.verdicts.verdict import AllRight, CurveVerdict, Unlocked
-from sage_rlvr.verdicts.verdict_text import headline
 
 FORMAT = 1
 

@@ -487,7 +487,7 @@ def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     for name in ("DOCUMENT", "VALUES", "BLANK", "ROWS"):
         monkeypatch.setattr(f"sage_rlvr.verdicts.readers.file.{name}", 1000)
-    monkeypatch.setattr("sage_rlvr.verdicts.readers.rows.ROWS", 1000)
+    monkeypatch.setattr("sage_rlvr.verdicts.readers.evaluation.ROWS", 1000)
     monkeypatch.setattr("sage_rlvr.safe_io.UNPACKED", 100_000)
     row = b'{"id": "p", "correct": true}\n'
     for name, data, said in (

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verdicts.pair_details import chance_words, curve_words
 from sage_rlvr.verdicts.stats.curves import (
     Crossing,
     CurveComparison,
@@ -29,6 +28,7 @@ from sage_rlvr.verdicts.stats.curves import (
 from sage_rlvr.verdicts.stats.intervals import bootstrap_sees, share_difference
 from sage_rlvr.verdicts.stats.paired import Reason, paired_counts
 from sage_rlvr.verdicts.stats.passk import pass_at_all_k, pass_at_k
+from sage_rlvr.verdicts.text.details import chance_words, curve_words
 
 
 def test_a_curve_over_every_k_from_counts():

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.metric import Metric
-from sage_rlvr.verdicts.row_text import detectable_text
 from sage_rlvr.verdicts.stats.curves import paired_curve
 from sage_rlvr.verdicts.stats.intervals import Interval, mean_interval, share_difference
 from sage_rlvr.verdicts.stats.paired import (
@@ -31,6 +30,7 @@ from sage_rlvr.verdicts.stats.paired import (
 )
 from sage_rlvr.verdicts.stats.passk import curve
 from sage_rlvr.verdicts.stats.power import detectable, detectable_up_to
+from sage_rlvr.verdicts.text.words import detectable_text
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -13,8 +13,8 @@ from sage_rlvr.results.details.samples import SampleSet, by_arm, by_task, first_
 from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.abilities import Classified, Enumerable, Recoverable
 from sage_rlvr.tasks.base import Task
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.record import Record
-from sage_rlvr.verdicts.row_text import grouped
 from sage_rlvr.verdicts.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verdicts.stats.samples.perplexity import perplexity_tails
@@ -24,8 +24,8 @@ from sage_rlvr.verdicts.stats.samples.structure import (
     effective_classes,
     reachable_classes,
 )
+from sage_rlvr.verdicts.text.verdicts import distinct_lines
 from sage_rlvr.verdicts.verdict import CurveVerdict
-from sage_rlvr.verdicts.verdict_text import distinct_lines
 
 TAIL_QUANTILES = (0.5, 0.9, 0.99)
 MOST_POINTS = 1000  # of a tail in a figure

@@ -12,6 +12,7 @@ from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.stats.curves import CurveComparison, seed_ks
 from sage_rlvr.verdicts.stats.frontier import FrontierPoint, GapCurve, gap_curve
 from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS
+from sage_rlvr.verdicts.units import units_of
 
 MOST_GAPS = 12  # panels
 Tree = dict[str, Any]
@@ -34,7 +35,7 @@ def _exact(results: Results, base: str) -> list[Tree]:
         if sides is None:
             continue
         left, right = sides
-        curve = left.band(right, results.k, several=results.several, ks=seed_ks(results.k), fixed=results.fixed)
+        curve = units_of(left, right, fixed=results.fixed, several=results.several).curve(results.k, ks=seed_ks(results.k))
         found += [] if curve is None else [_band(a, b, curve)]
     return found
 
@@ -47,8 +48,7 @@ def _sampled(results: Results, task: str, rows: Sequence[Mapping[str, Any]]) -> 
     for row, own in zip(rows[1:], scores[1:], strict=True):
         if own is None or control is None or (own.problems, own.n) != (control.problems, control.n):
             continue
-        several = max(len(own.values), len(control.values)) > 1
-        curve = own.band(control, results.k, several=several, fixed=results.fixed)
+        curve = units_of(own, control, fixed=results.fixed).curve(results.k)
         found += [] if curve is None else [_band(row["label"], rows[0]["label"], curve)]
     return found
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from sage_rlvr.evaluation.store import PromptAndGold, Sample
 from sage_rlvr.results.details.samples import LONGEST, MOST_SAMPLES, SampleSet, by_standing, standings
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.measurements import SampledMeasurement
 from sage_rlvr.verdicts.readers import CountTable
-from sage_rlvr.verdicts.row_text import grouped
 
 MOST_CHARACTERS = 16_000_000  # of all completions on one page
 NAME = 60  # characters of a problem's id that are shown

@@ -21,9 +21,9 @@ from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.verdicts.design import BASE, Design
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.verdicts.metric import REFERENCE
-from sage_rlvr.verdicts.row_text import grouped
 from sage_rlvr.verdicts.stats.passk import powers
 from sage_rlvr.verdicts.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.verdicts.stats.samples.patterns import PatternFrequency, pattern_frequencies

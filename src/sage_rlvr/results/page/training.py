@@ -10,8 +10,8 @@ from typing import Any
 from sage_rlvr.results import tables
 from sage_rlvr.results.page.scores import Scores, drawn
 from sage_rlvr.results.tables import TRAINING, Columns, Table, table
-from sage_rlvr.verdicts.row_text import p_text
 from sage_rlvr.verdicts.stats.power import spread
+from sage_rlvr.verdicts.text.words import p_text
 
 STRENGTH = ("guide/active_frac", "guide/q_mean")
 SAME_KL: Mapping[str, str] = {

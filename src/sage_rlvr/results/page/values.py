@@ -9,14 +9,15 @@ from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables
 from sage_rlvr.results.page import answers, scores, training
 from sage_rlvr.results.page.scores import Scores
-from sage_rlvr.verdicts import sentences
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.design import BASE
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import grouped, interval_text
 from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, signed
 from sage_rlvr.verdicts.summary_io import interval, row_of_tree, rows_of_summary
+from sage_rlvr.verdicts.text import rows as row_texts
+from sage_rlvr.verdicts.text.words import interval_text
 
 HELD_FIXED = (
     "Intervals over training seeds hold these problems fixed: they cover new training runs of the same methods on these problems, "
@@ -109,8 +110,8 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
         "question": _question(groups["primary"]),
         "answer": first,
         "detail": " ".join(rest),
-        "starts": sentences.starts(summary["starts"]),
-        "families": sentences.families(rows),
+        "starts": row_texts.starts(summary["starts"]),
+        "families": row_texts.families(rows),
         "caveats": _caveats(summary, rows),
         "notes": summary["notes"],
         "said": {name: _rows(group, order) for name, group in groups.items()},
@@ -136,13 +137,13 @@ def _question(rows: Sequence[Row]) -> str:
 
 def _caveats(summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """The limits of the outcomes."""
-    caveats, arms = sentences.cautions(rows), summary["arms"].values()
+    caveats, arms = row_texts.cautions(rows), summary["arms"].values()
     if not arms or not summary["baseline"]:
         return caveats
     if any(len(row["seeds"]) > 1 for row in (*arms, *(summary.get("sampled") or ()))):
         caveats.append(HELD_FIXED)
     else:  # ONE_SEED after the sentence on seeds that a claim needs, which the cautions may have
-        caveats = [*dict.fromkeys([*caveats, sentences.CLAIM]), ONE_SEED]
+        caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), ONE_SEED]
     if any(len(row.get("frontier", ())) > 1 for row in arms):
         caveats.append(CHOSEN_HERE)
     return caveats
@@ -152,8 +153,8 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     """Rows as lines of groups, as a table of arms and groups, and as full sentences; None without rows."""
     if not rows:
         return None
-    texts = [sentences.sentence(row) for row in rows]
-    return {"lines": sentences.lines(rows), "table": tables.effects(rows, order), "sentences": texts}
+    texts = [row_texts.sentence(row) for row in rows]
+    return {"lines": row_texts.lines(rows), "table": tables.effects(rows, order), "sentences": texts}
 
 
 def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
@@ -178,5 +179,5 @@ def _relabelled(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """A/A check of the control: counts of splits without a significant difference; None without a control."""
     if not summary["control"]:
         return None
-    first = [sentences.sentence(row_of_tree(tree)) for tree in summary["relabelled"].get("first", ())]
+    first = [row_texts.sentence(row_of_tree(tree)) for tree in summary["relabelled"].get("first", ())]
     return {**summary["relabelled"], "first": first, "control": tables.control_of(summary), "needs": 2 * FEWEST_SEEDS}

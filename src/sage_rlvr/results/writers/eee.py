@@ -18,12 +18,12 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.runs import installed, write_json_atomic
 from sage_rlvr.runs.files import to_json
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row_counts import TASK
-from sage_rlvr.verdicts.row_text import grouped
 from sage_rlvr.verdicts.score_rows import score_rows
+from sage_rlvr.verdicts.text.verdicts import headline
 from sage_rlvr.verdicts.verdict import CurveVerdict
-from sage_rlvr.verdicts.verdict_text import headline
 
 SCHEMA = "0.3.0"
 COLLECTION = "sage-rlvr"

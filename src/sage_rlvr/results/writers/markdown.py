@@ -11,12 +11,12 @@ from sage_rlvr.escaping import escaped
 from sage_rlvr.results.page.scores import top_columns
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, scores
-from sage_rlvr.verdicts import sentences as of_rows
-from sage_rlvr.verdicts.brief import INTERVALS, cells_of, sentences
 from sage_rlvr.verdicts.findings import Findings
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row_text import grouped
-from sage_rlvr.verdicts.verdict_text import beside_colder, headline, on_text
+from sage_rlvr.verdicts.text import rows as row_texts
+from sage_rlvr.verdicts.text.screen import INTERVALS, cells_of, first_lines, sentences
+from sage_rlvr.verdicts.text.verdicts import on_text
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 
@@ -25,13 +25,13 @@ def brief_markdown(results: Results, findings: Findings) -> str:
     """The short text of a comparison as Markdown."""
     verdicts = findings.verdicts
     if verdicts:
-        first = [*map(headline, verdicts), *beside_colder(results, findings)]
+        first = first_lines(results, findings)
         tables = [_table(cells_of(some), where.removesuffix(": ")) for where, some in grouped(verdicts, on_text).items()]
         rest = [*sentences(results, verdicts), *results.notes]
     else:
-        first = of_rows.paragraphs(findings.rows, results)
+        first = row_texts.paragraphs(findings.rows, results)
         tables = [top_columns(scores(summary_of(results, findings)), results.k).markdown()]
-        rest = [*results.notes, *of_rows.cautions(findings.rows)]
+        rest = [*results.notes, *row_texts.cautions(findings.rows)]
     warned = [f"> **{escaped(text)}**" for text in results.failed]
     said = [f"**{escaped(text)}**" for text in first if text]
     return "\n\n".join([*warned, *said, *tables, "\n".join(f"- {escaped(text)}" for text in rest)]).rstrip() + "\n"

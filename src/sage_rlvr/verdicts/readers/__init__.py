@@ -11,12 +11,13 @@ counts.
 A reader is chosen by the content of a file: `needs` are keys of its first row, columns of its table or members of its archive.
 Other readers are registered by `--plugin FILE.py` or by an entry point of the group `sage_rlvr.readers`.
 
-The formats of programs stand in formats.py. Read rows.py first (the contents of a row, and counts from rows), then file.py (the
-containers), then any reader.
+The formats of programs stand in formats.py. Read rows.py first (the contents of a row, and counts from rows), then evaluation.py
+(a file to its counts), file.py (the containers), then any reader.
 """
 
 from __future__ import annotations
 
+from sage_rlvr.verdicts.readers.evaluation import EvaluationFile, read_evaluation, reader_of, reads
 from sage_rlvr.verdicts.readers.file import RowFile
 from sage_rlvr.verdicts.readers.formats import add_formats
 from sage_rlvr.verdicts.readers.registry import (
@@ -28,10 +29,8 @@ from sage_rlvr.verdicts.readers.registry import (
     RowReader,
     Unscored,
     reader,
-    reader_of,
-    reads,
 )
-from sage_rlvr.verdicts.readers.rows import CountTable, EvaluationFile, read_evaluation
+from sage_rlvr.verdicts.readers.rows import CountTable
 
 add_formats()
 

@@ -13,40 +13,40 @@ from sage_rlvr.verdicts.readers.file import RowFile
 from sage_rlvr.verdicts.readers.registry import READERS, Choice, FileRows, RowReader
 
 FORMATS: dict[str, tuple[str, tuple[tuple[str, ...], ...], str]] = {
-    "counts": ("own:counts", (("id", "n", "c"),), "one row per problem: samples and correct samples"),
+    "counts": (".own:counts", (("id", "n", "c"),), "one row per problem: samples and correct samples"),
     "samples": (
-        "own:samples", (("id", "correct"), ("id", "score"), ("id", "text"), ("id", "answer")), "one row per completion",
+        ".own:samples", (("id", "correct"), ("id", "score"), ("id", "text"), ("id", "answer")), "one row per completion",
     ),
     "lm_eval": (
-        "lm_eval:lm_eval", (("doc_id", "doc", "target", "resps", "filter", "metrics"),),
+        ".lm_eval:lm_eval", (("doc_id", "doc", "target", "resps", "filter", "metrics"),),
         "lm-evaluation-harness, samples_*.jsonl",
     ),
     "inspect_ai": (
-        "inspect_ai:inspect_ai", (("header.json", "samples/"), ("eval", "samples", "status")), "inspect_ai, .eval and .json logs",
+        ".inspect_ai:inspect_ai", (("header.json", "samples/"), ("eval", "samples", "status")), "inspect_ai, .eval and .json logs",
     ),
-    "lighteval": ("lighteval:lighteval", (("doc", "model_response", "metric"),), "lighteval, details_*.parquet"),
-    "remax": ("remax:remax", (("record_kind", "protocol", "primary", "parent_cache"),), "released samples of remax-rl"),
+    "lighteval": (".lighteval:lighteval", (("doc", "model_response", "metric"),), "lighteval, details_*.parquet"),
+    "remax": (".remax:remax", (("record_kind", "protocol", "primary", "parent_cache"),), "released samples of remax-rl"),
     "verifiers": (
-        "verifiers:results", (("example_id", "reward", "prompt", "completion"),), "verifiers, results.jsonl of version 0",
+        ".verifiers:results", (("example_id", "reward", "prompt", "completion"),), "verifiers, results.jsonl of version 0",
     ),
     "verifiers_traces": (
-        "verifiers:traces", (("env", "task", "traces", "ok"),), "verifiers from version 1 on and prime-rl, traces.jsonl",
+        ".verifiers:traces", (("env", "task", "traces", "ok"),), "verifiers from version 1 on and prime-rl, traces.jsonl",
     ),
     "every_eval_ever": (
-        "every_eval_ever:samples",
+        ".every_eval_ever:samples",
         (("schema_version", "evaluation_id", "sample_id", "evaluation"), ("schema_version", "evaluation_id", "evaluation_results")),
         "Every Eval Ever, *_samples.jsonl",
     ),
     "trl": (
-        "trl:trl", (("step", "prompt", "completion", "advantage"),), "TRL, completions_*.parquet or the folder completions/",
+        ".trl:trl", (("step", "prompt", "completion", "advantage"),), "TRL, completions_*.parquet or the folder completions/",
     ),
-    "evalplus": ("evalplus:evalplus", (("date", "hash", "eval"),), "EvalPlus, *eval_results.json"),
+    "evalplus": (".evalplus:evalplus", (("date", "hash", "eval"),), "EvalPlus, *eval_results.json"),
     "tinker": (
-        "tinker:tinker", (("group_idx", "traj_idx", "total_reward", "split", "iteration"),),
+        ".tinker:tinker", (("group_idx", "traj_idx", "total_reward", "split", "iteration"),),
         "tinker-cookbook, eval_*_rollout_summaries.jsonl",
     ),
 }  # fmt: skip
-"""Name -> module:function, sets of keys of which a file has one, and the program."""
+"""Name -> .module:function, sets of keys of which a file has one, and the program."""
 COLUMNS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     # Validation (trainer.validation_data_dir) and rollouts (trainer.rollout_data_dir): besides `score`, other numbers of the
     # reward function may be the score.
@@ -82,11 +82,11 @@ the score."""
 
 
 def _late(home: str) -> Callable[[RowFile, Choice], FileRows]:
-    """The reader at module:function, imported at its first call."""
+    """The reader at .module:function, imported at its first call."""
     module, _, name = home.partition(":")
 
     def rows(file: RowFile, choice: Choice) -> FileRows:
-        found: FileRows = getattr(import_module(f"{__package__}.{module}"), name)(file, choice)
+        found: FileRows = getattr(import_module(module, __package__), name)(file, choice)
         return found
 
     return rows

@@ -1,4 +1,4 @@
-"""The registry of readers, and the choice of a reader by the content of a file."""
+"""The registry of readers, and what a reader is given: the choice of the score and of the columns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from numbers import Number
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.verdicts.readers.file import RowFile
 
 if TYPE_CHECKING:
@@ -127,12 +125,12 @@ class Choice:
         return self.used
 
     def _problem(self, known: list[str], chosen: list[str], what: str) -> str:
-        there = f"{len(known)} {what} ({_first(known) or 'none'})"
+        there = f"{len(known)} {what} ({first_names(known) or 'none'})"
         if self.wanted and not chosen:
             names = " or ".join(self.wanted)
             return f"no score has the name {names}; the file has {there}; --correct names one that every file has"
         if self.wanted:
-            return f"--correct names {len(chosen)} of its scores ({_first(chosen)}); name one of them"
+            return f"--correct names {len(chosen)} of its scores ({first_names(chosen)}); name one of them"
         if not known:
             return f"{there}; name the column that stands for correct: --correct NAME, or let --judge mark the texts (boxed, ...)"
         return f"{there}; name the one that stands for correct: --correct {known[0]}"
@@ -314,53 +312,6 @@ def all_readers() -> dict[str, RowReader]:
     return READERS
 
 
-def reader_of(file: RowFile) -> RowReader:
-    """The reader whose format has the most keys in common with the file. Raises DataError if no reader fits, or two fit
-    equally."""
-    readers = all_readers()
-    fits = sorted(((one.fit(file), one.name) for one in readers.values()), reverse=True)
-    best = [name for fit, name in fits if fit and fit == fits[0][0]]
-    if not best:
-        if file.container == "empty":
-            raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
-        proposal = import_module("sage_rlvr.verdicts.readers.proposal").proposed(file)  # for errors only, and it reads rows
-        found = f"{file.path}: no reader knows a file with {_some([*file.keys])}. {proposal}"
-        raise DataError(f"{found}{TAKES_ROWS}{_from_outside()}")
-    if len(best) > 1:
-        raise DataError(
-            f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats"
-        )
-    return readers[best[0]]
-
-
-def reads(path: Path) -> bool:
-    """Whether a file contains rows that a reader recognizes."""
-    try:
-        return path.is_file() and bool(reader_of(RowFile(path)))
-    except SageError:
-        return False
-
-
-TAKES_ROWS = (
-    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of another program: '
-    "docs/reference/rows.md lists them; a reader of your own is loaded by --plugin FILE"
-)
-
-
-def _from_outside() -> str:
-    """A sentence about the readers of loaded plugins and installed packages, with the keys that they need; "" without any."""
-    readers = []
-    for reader in READERS.values():
-        if reader.rows.__module__.partition(".")[0] != __name__.partition(".")[0]:
-            needs = " or ".join(", ".join(sorted(keys)) for keys in reader.needs)
-            readers.append(f"{reader.name} (needs {needs})" if needs else reader.name)
-    return f". Readers from plugins and packages, which do not fit either: {'; '.join(readers)}" if readers else ""
-
-
-def _some(keys: Sequence[str]) -> str:
-    return f"the keys {_first(sorted(keys))}" if keys else "no keys"
-
-
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first names, with "..." for the rest."""
     return ", ".join(f"{name:.60}" for name in names[:SHOWN]) + ", ..." * (len(names) > SHOWN)

@@ -15,11 +15,9 @@ is null, NaN or missing is an error with their number, unless `unscored` is set.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,12 +25,11 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verdicts.readers.fields import SAMPLE, gold_key, gold_text, messages_text, sample_field
-from sage_rlvr.verdicts.readers.file import FEWER, HELD, ROWS, RowFile
-from sage_rlvr.verdicts.readers.registry import Choice, RowReader, reader_of
+from sage_rlvr.verdicts.readers.file import RowFile
+from sage_rlvr.verdicts.readers.registry import Choice
 from sage_rlvr.verdicts.stats.arrays import Ints
 
 MOST_COUNTED = 1_000_000  # samples of one problem
-SHOWN = 8
 TEXTS = ("answer", "text", "prompt", "gold")
 GROUPED = ("arm", "task", "seed", "step", "temperature")
 COLUMNS = tuple(SAMPLE)
@@ -150,112 +147,6 @@ class CountTable:
         return {name: column for name, column in columns.items() if column is not None}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluationFile:
-    """The contents of a file.
-
-    format: the reader
-    score: the name of the score that counts
-    correct: what counted as correct, in words
-    rows: number of rows that were read
-    options: options of `compare` for this file
-    notes: sentences on the file
-    """
-
-    path: Path
-    format: str
-    score: str
-    correct: str
-    rows: int
-    tables: tuple[CountTable, ...]
-    options: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def read_evaluation(path: Path, picks: Iterable[str] = (), choice: Choice | None = None) -> EvaluationFile:
-    """Read a file of rows. picks: words that select arms, tasks or steps; choice: which score counts. Raises DataError with file,
-    line and field for a row that cannot be used."""
-    file, choice = HELD.get().get(path) or file_at(path), (choice or Choice()).taking(*picks)
-    reader, made, count = _reader(file, choice), _Groups(file, choice), 0
-    file.check_size()
-    for number, row in reader.rows_of(file, choice):
-        made.add(number, row)
-        count += 1
-        if count > ROWS:
-            raise DataError(f"{path}: more than {ROWS:,} rows; {FEWER}")
-    if not count:
-        picked = "".join(f"@{pick}" for pick in picks)
-        raise DataError(
-            f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks)
-        )
-    tables = _picked(path, made.tables(), list(picks))
-    if choice.judge is not None:
-        tables = import_module("sage_rlvr.verdicts.readers.judged").judged(tables, path, choice)
-    return EvaluationFile(
-        path=path, format=reader.name, score=choice.used or ("score" if made.kind == "score" else "correct"),
-        correct=_words(choice, made), rows=count, tables=tables, options=_options(choice), notes=tuple(choice.notes),
-    )  # fmt: skip
-
-
-def file_at(path: Path) -> RowFile:
-    """The rows of a file, or of the files in a folder."""
-    if not path.is_dir():
-        return RowFile(path)
-    from sage_rlvr.verdicts.readers.folder import RowFolder
-
-    return RowFolder(path)
-
-
-def _reader(file: RowFile, choice: Choice) -> RowReader:
-    """The reader of a file: by `--fields`, or by its content."""
-    if not choice.fields:
-        return reader_of(file)
-    return RowReader("fields", (), import_module("sage_rlvr.verdicts.readers.named").given_rows)
-
-
-def _options(choice: Choice) -> tuple[str, ...]:
-    """`--correct`, `--fields`, `--judge`, `--common`, `--right-from` and `--unscored` as they were passed."""
-    options = ("--correct", *choice.wanted) if choice.wanted else ()
-    if choice.fields:
-        options = (*options, "--fields", ",".join(f"{name}={column}" for name, column in choice.fields.items()))
-    if choice.judge is not None:
-        options = (*options, "--judge", choice.judge.name)
-    options = (*options, "--common") if choice.common else options
-    if choice.right_from is not None:
-        options = (*options, "--right-from", f"{choice.right_from:g}")
-    return (*options, "--unscored", choice.unscored) if choice.unscored else options
-
-
-def _words(choice: Choice, made: _Groups) -> str:
-    """Describe what counted as correct."""
-    name = choice.words or choice.used or made.kind
-    return name if choice.right_from is None or made.kind != "score" else f"{name} >= {choice.right_from:g}"
-
-
-def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[CountTable, ...]:
-    """The tables that all `@WORD` select; of several steps one has to be selected."""
-    for word in picks:
-        kept = [table for table in tables if table.group.named(word)]
-        if not kept:
-            groups = [table.group for table in tables]
-            known: dict[str, Sequence[object]] = {
-                "arms": sorted({g.arm for g in groups} - {""}), "tasks": sorted({g.task for g in groups} - {""}),
-                "steps": sorted({g.step for g in groups if g.step is not None}),
-            }  # fmt: skip
-            there = "; ".join(f"{name} {_some(values)}" for name, values in known.items() if values)
-            raise DataError(
-                f"{path}@{word}: no rows of {word!r}; the file has {there or 'neither arms nor tasks nor steps'}"
-            )
-        tables = kept
-    steps = sorted({table.group.step for table in tables if table.group.step is not None})
-    if len(steps) > 1:
-        raise DataError(
-            f"{path}: rows of {len(steps)} steps ({_some(steps)}); select one with @STEP, for example: "
-            f"{path}@{steps[0]} {path}@{steps[-1]}"
-        )
-    return tuple(tables)
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # validation
 
@@ -272,7 +163,7 @@ class _Shape:
     constant: tuple[str, ...]
 
 
-class _Groups:
+class RowGroups:
     """Rows by group and problem while a file is read. A group maps a problem to a list: of counts (n, c, row number), of samples
     the columns of each sample. unscored: (row number, field, value) of the first completion without a score in each group, and
     problem -> how many."""
@@ -609,11 +500,6 @@ def _is_number(value: Any) -> bool:
 
 def _field(kind: str) -> str:
     return '"n" and "c"' if kind == "counts" else f'"{kind}"'
-
-
-def _some(values: Iterable[object]) -> str:
-    shown = list(map(str, values))
-    return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
 def span(n: Ints) -> str:

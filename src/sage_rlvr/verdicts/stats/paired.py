@@ -58,7 +58,7 @@ SEEDS_AND_PROBLEMS = "training seeds and problems"
 
 
 class Reason(StrEnum):
-    """The reason for the outcome "unknown"; `results.row_text` has the printed text."""
+    """The reason for the outcome "unknown"; text/rows.py has the printed text."""
 
     NONE = ""
     ONE_SEED = "one seed"

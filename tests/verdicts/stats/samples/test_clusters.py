@@ -21,6 +21,7 @@ from sage_rlvr.verdicts.stats.samples.clusters import (
     pooled_share,
     ratio_interval,
 )
+from sage_rlvr.verdicts.units import OverSeeds
 
 
 def test_numbers_problems_in_order_of_appearance():
@@ -136,10 +137,11 @@ def test_bands_and_scores_of_several_seeds_are_over_clusters():
     ]
     cluster = tuple(str(i) for i in np.repeat(np.arange(20), 6))
     many = [replace(one, problems=copies, values=one.values.repeat(6, axis=1), cluster=cluster) for one in alone]
-    bands = [a.band(b, 8, several=True) for a, b in (alone, many)]
+    units = [OverSeeds(a, b, fixed=False) for a, b in (alone, many)]
+    bands = [one.curve(8) for one in units]
     assert bands[1].low == pytest.approx(bands[0].low) and bands[1].high == pytest.approx(bands[0].high)
     assert bands[1].problems == 120
-    found = [sides[0].detectable(sides[1], 8, band) for sides, band in zip((alone, many), bands, strict=True)]
+    found = [one.detectable(8, band) for one, band in zip(units, bands, strict=True)]
     assert found[0] == pytest.approx(found[1], rel=0.01)
     intervals = [sides[0].interval(4) for sides in (alone, many)]
     assert intervals[1].width >= 0.9 * intervals[0].width

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.results.patterns import pattern_words
 from sage_rlvr.verdicts.stats.samples.patterns import Pattern, compare_patterns, load_patterns, pattern_frequencies
+from sage_rlvr.verdicts.text.patterns import pattern_words
 
 RULES = load_patterns()
 HITS = [(name, text) for name, rule in RULES.items() for text in rule.hits]

@@ -1,4 +1,8 @@
-"""Rows of arms at equal KL: an arm against another method, interpolated between that method's betas."""
+"""KLs to the reference, and comparisons by them: an arm's KL against another's, and pass@k of an arm against another method at
+equal KL, interpolated between that method's betas.
+
+Exact KLs are those of trained policies to their base, from their sample stores; raw KLs are those that training logged.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sage_rlvr.verdicts.design import Design
-from sage_rlvr.verdicts.exact_kl import Kls
-from sage_rlvr.verdicts.measurements import Measurement, Measurements
-from sage_rlvr.verdicts.metric import Matched, Metric
+from sage_rlvr.verdicts.measurements import Measurement, Measurements, SampledMeasurement
+from sage_rlvr.verdicts.metric import REFERENCE, Matched, Metric
 from sage_rlvr.verdicts.pairs import ArmPair
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
@@ -19,21 +22,54 @@ from sage_rlvr.verdicts.stats import paired as paired_by
 from sage_rlvr.verdicts.stats.arrays import Floats
 from sage_rlvr.verdicts.stats.paired import Reason, paired_seeds
 
+Kls = Mapping[tuple[str, int], float]
+"""(Arm, training seed) -> KL to the reference, nats per token."""
+SampledRows = Measurements[SampledMeasurement]
+
+
+def exact_kls(rows: SampledRows, base: str | None) -> dict[tuple[str, int], float]:
+    """The reverse KL to the base of that revision on completions of the policy. rows: of one task and temperature; a row without a
+    known training seed counts by its place in the arm, as in `Measurements.scores`."""
+    return {
+        (arm, index if row.seed is None else row.seed): row.kls[base]
+        for arm, own in rows.by_arm().items()
+        for index, row in enumerate(own.rows)
+        if base is not None and base in row.kls
+    }
+
+
+def exact_kls_of_main(table: SampledRows) -> dict[tuple[str, int], float]:
+    """KL per policy with exact records of the main task, from its store at the reference temperature; {} if the stores with a KL
+    are of several tasks."""
+    home = table.where(temperature=REFERENCE)
+    tasks = {row.task for row in home.rows if row.kls}
+    return exact_kls(home.where(task=tasks.pop()), base_of(table)) if len(tasks) == 1 else {}
+
+
+def base_of(table: SampledRows) -> str | None:
+    """Return the revision of the base that exact KLs refer to: the only one, or else the only one with samples in the table."""
+    known = {revision for row in table.rows for revision in row.kls}
+    if len(known) > 1:
+        known &= {str(row.identity.get("revision")) for row in table.rows}
+    return known.pop() if len(known) == 1 else None
+
+
+def notes_on_bases(table: SampledRows) -> list[str]:
+    """A note if the exact KLs refer to several bases and `base_of` finds none, so that no KLs are compared."""
+    known = sorted({revision for row in table.rows for revision in row.kls})
+    if len(known) < 2 or base_of(table) is not None:
+        return []
+    bases = ", ".join(revision[:12] for revision in known)
+    return [
+        f"The exact KLs are to several bases ({bases}), so none is compared: compare the evaluations with KLs to one base "
+        "apart, or add the samples of the base that is meant."
+    ]
+
 
 def kls_of(runs: Runs, exact: Kls) -> dict[Matched, Kls]:
     """The KLs at which an arm can be matched, by name."""
     raw = {key: run.raw_kl for key, run in runs.items()}
     return {"raw KL": {key: kl for key, kl in raw.items() if kl is not None}, "exact KL": exact}
-
-
-def matched_pairs(design: Design, arms: Mapping[str, Measurements[Measurement]], task: str = "") -> list[ArmPair]:
-    """Every arm with another method at several betas, or for a guided arm the same method without the guide. arms: their rows of
-    one task."""
-    have = [arm for arm in design.arms if arm.matched and all(name in arms for name in (arm.name, *arm.matched))]
-    rivals = [(arm.name, arm.plain or arm.matched[0]) for arm in have]
-    return [
-        ArmPair(a=a, b=b, why="matched", left=arms[a], right=arms.get(b, Measurements()), task=task) for a, b in rivals
-    ]
 
 
 def matched(

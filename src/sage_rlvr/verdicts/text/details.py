@@ -1,6 +1,7 @@
 """Details that `compare` prints for a pair: the curve over k, the probability of improvement, and problems kept, gained and lost.
+Scores of sample stores, chance floors and costs of the arms.
 
-Each has an interval without correction: these lines describe a difference and are not tests.
+Lines of a pair have intervals without correction: they describe a difference and are not tests.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.verdicts.chance import Chance
+from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.numbers import EPS
 from sage_rlvr.verdicts.pairs import ArmPair, pair_on
 from sage_rlvr.verdicts.results import Results
-from sage_rlvr.verdicts.row import Row
-from sage_rlvr.verdicts.row_text import End, bracketed, end_of, first_of, many, over_text, score_text
+from sage_rlvr.verdicts.row import End, Row, end_of
 from sage_rlvr.verdicts.scores import ProblemScores
 from sage_rlvr.verdicts.sources import Runs, by_arm
 from sage_rlvr.verdicts.stats.curves import CurveComparison, Improvement, probability_of_improvement
@@ -35,7 +36,8 @@ from sage_rlvr.verdicts.stats.leash import (
 )
 from sage_rlvr.verdicts.stats.paired import DETECTABLE, FEWEST_SEEDS, signed
 from sage_rlvr.verdicts.stats.support import exact_cells, success_probability
-from sage_rlvr.verdicts.verdict_text import ks_text
+from sage_rlvr.verdicts.text.words import bracketed, first_of, ks_text, listed, many, over_text, score_text
+from sage_rlvr.verdicts.units import units_of
 
 LEGEND = (
     "SRR: preserved / (preserved + shrunk), the share of the control's support that was kept; NDR: expanded / (preserved + "
@@ -43,28 +45,6 @@ LEGEND = (
     "(preserved + expanded + shrunk), above 0 if more was gained than lost."
 )
 WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
-CURVE = (
-    "{a} vs {b} over k: {ranges}; the {level:g} % band holds at all {ks} of k at once (and is wider than an interval at one k), "
-    "over {over}"
-)
-END_AT = "{end} at {ks}"
-END_AT_WITH_SIZE = "{end} at {ks} (largest difference {difference} at k = {k}{chance})"
-INTERVAL = "P({a} > {b}), {what}: {i.value:.3f} ({level:g} % interval {i.low:.3f} to {i.high:.3f} over {over}: "
-IMPROVEMENT = {
-    "better": f"{INTERVAL}above 1/2)", "worse": f"{INTERVAL}below 1/2)", "tied": f"{INTERVAL}interval includes 1/2)",
-}  # fmt: skip
-TOO_FEW = f"P({{a}} > {{b}}), {{what}}: {{i.value:.3f}} ({End.CANNOT}: {{over}} {{are}} too few)"
-KEPT = "{a} keeps {kept} of the {before} {what}, gains {gained} and loses {lost}{means}; rates and intervals: --support"
-CELLS = (
-    "{head}: {cells}; two runs of the same policy would show {chance} problems expanded and as many shrunk by chance{whole}."
-)
-MCNEMAR = "; expanded against shrunk, McNemar's p = {p:.2g}"
-LONE = (
-    "{task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all {n} samples): "
-    "{apart}."
-)
-COSTS = "{arm}: {tokens:,.3f} M sampled tokens, {steps:,.0f} optimizer steps"
-STEPS = "Training steps differ ({arms}): a difference between these arms may come from the number of steps."
 
 
 def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
@@ -92,7 +72,7 @@ def pair_lines(
     a, b = both
     on = f"{a.task}: " if a.task else ""
     held = f"; the samples of {b.arm} are held fixed" if fixed and b.n and len(b.values) == 1 < len(a.values) else ""
-    curve = a.band(b, k, several=several, fixed=fixed)
+    curve = units_of(a, b, fixed=fixed, several=several).curve(k)
     if curve is not None:
         yield on + curve_words(curve, a.arm, b.arm, floor) + "."
     chance = improvement(a, b, several, fixed)
@@ -121,8 +101,10 @@ def curve_words(curve: CurveComparison, a: str, b: str, chance: Chance | None = 
     """Ranges of k with one outcome, each with its largest difference and the chance floor."""
     runs = groupby(range(len(curve.ks)), key=curve.outcomes.__getitem__)
     ranges = "; ".join(_range_of_k(curve, list(places), chance) for _, places in runs)
-    ks = many(len(curve.ks), "value")
-    return CURVE.format(a=a, b=b, ranges=ranges, level=100 * curve.level, ks=ks, over=over_text(curve.n, curve.over))
+    return (
+        f"{a} vs {b} over k: {ranges}; the {100 * curve.level:g} % band holds at all {many(len(curve.ks), 'value')} of k at once "
+        f"(and is wider than an interval at one k), over {over_text(curve.n, curve.over)}"
+    )
 
 
 def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None) -> str:
@@ -130,19 +112,21 @@ def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None
     top = max(places, key=lambda i: abs(c.difference[i]))
     k, outcome = c.ks[top], c.outcomes[top]
     end = end_of(outcome, detected=all(max(abs(c.low[i]), abs(c.high[i])) <= DETECTABLE for i in places))
-    template = END_AT if outcome == "unknown" else END_AT_WITH_SIZE
-    return template.format(
-        end=end, ks=ks_text(c.ks, [(c.ks[places[0]], c.ks[places[-1]])]), k=k, difference=signed(float(c.difference[top])),
-        chance="" if chance is None or k == 1 else f", chance {chance.at(k):.3f}",
-    )  # fmt: skip
+    at = f"{end} at {ks_text(c.ks, [(c.ks[places[0]], c.ks[places[-1]])])}"
+    if outcome == "unknown":
+        return at
+    floor = "" if chance is None or k == 1 else f", chance {chance.at(k):.3f}"
+    return f"{at} (largest difference {signed(float(c.difference[top]))} at k = {k}{floor})"
 
 
 def chance_words(probability: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
-    template = IMPROVEMENT.get(probability.outcome, TOO_FEW)
-    i = probability.interval
-    are = "is" if i.n == 1 else "are"
-    return template.format(a=a, b=b, what=what, i=i, level=100 * i.level, over=over_text(i.n, i.over), are=are)
+    i, over = probability.interval, over_text(probability.interval.n, probability.interval.over)
+    value = f"P({a} > {b}), {what}: {i.value:.3f}"
+    if probability.outcome == "unknown":
+        return f"{value} ({End.CANNOT}: {over} {'is' if i.n == 1 else 'are'} too few)"
+    half = {"better": "above 1/2", "worse": "below 1/2", "tied": "interval includes 1/2"}[probability.outcome]
+    return f"{value} ({100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {over}: {half})"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -161,9 +145,11 @@ def _kept_in_words(pair: ArmPair, a: ProblemScores, b: ProblemScores, k: int) ->
         rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
         what = f"problems of {b.arm} solved in {k} samples"
     kept, gained, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
-    numbers = {"kept": kept, "before": kept + lost, "gained": gained, "lost": lost}
     means = " (means over training seeds)" if len(a.values) > 1 else ""
-    return KEPT.format(a=a.arm, what=what, means=means, **{name: _rounded(x) for name, x in numbers.items()})
+    return (
+        f"{a.arm} keeps {_rounded(kept)} of the {_rounded(kept + lost)} {what}, gains {_rounded(gained)} and loses "
+        f"{_rounded(lost)}{means}; rates and intervals: --support"
+    )
 
 
 def _rounded(x: float) -> str:
@@ -213,15 +199,21 @@ def _kept_of_counts(a: ProblemScores, b: ProblemScores, k: int) -> Iterator[str]
     errors = {name: f"sampling error {x:.2g}" for name, x in error.items()}
     cells = ", ".join(f"{name} {getattr(seen, name):.4g}{bracketed(errors.get(name, ''))}" for name in WORDS)
     chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
-    whole = MCNEMAR.format(p=mcnemar_p(round(seen.expanded), round(seen.shrunk))) if k == n else ""
-    yield CELLS.format(head=head, cells=cells, chance=chance, whole=whole)
+    p = mcnemar_p(round(seen.expanded), round(seen.shrunk)) if k == n else math.nan
+    whole = f"; expanded against shrunk, McNemar's p = {p:.2g}" if k == n else ""
+    yield (
+        f"{head}: {cells}; two runs of the same policy would show {chance} problems expanded and as many shrunk by chance{whole}."
+    )
     none = "neither solves a problem, so no rate is defined"
     yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
     discoveries, apart = leash_discoveries(*counts), []
     for word, hits in (("new", discoveries.new), ("lost", discoveries.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
         apart.append(f"{len(names)} {word}{bracketed(first_of(names, 5))}")
-    yield LONE.format(task=a.task, n=n, apart=", ".join(apart))
+    yield (
+        f"{a.task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all {n} "
+        f"samples): {', '.join(apart)}."
+    )
 
 
 def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
@@ -254,7 +246,7 @@ def cost_lines(runs: Runs) -> list[str]:
         tokens = [n for run in mine.values() if (n := run.total("rollout/tokens")) is not None]
         steps = [n for run in mine.values() if (n := run.optimizer_steps)]
         if tokens and steps:
-            costs.append(COSTS.format(arm=arm, tokens=np.mean(tokens) / 1e6, steps=np.mean(steps)))
+            costs.append(f"{arm}: {np.mean(tokens) / 1e6:,.3f} M sampled tokens, {np.mean(steps):,.0f} optimizer steps")
     return [f"Cost per run: {'; '.join(costs)}."] if len(costs) > 1 else []
 
 
@@ -266,4 +258,43 @@ def steps_lines(runs: Runs) -> list[str]:
             steps_by_arm[arm] = " and ".join(f"{n:,}" for n in steps)
     if len(set(steps_by_arm.values())) < 2:
         return []
-    return [STEPS.format(arms="; ".join(f"{name}: {text}" for name, text in steps_by_arm.items()))]
+    arms = "; ".join(f"{name}: {text}" for name, text in steps_by_arm.items())
+    return [f"Training steps differ ({arms}): a difference between these arms may come from the number of steps."]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# scores of sample stores, with chance floors
+
+
+def score_lines(results: Results) -> list[str]:
+    """pass@1 and pass@k of each arm without exact records on each task of stores, with chance."""
+    lines, exact = [], results.table.exact().where(task="").by_arm()
+    policies = results.table.sampled().policies()
+    for arm, task, temperature in policies:
+        measured = policies[arm, task, temperature].scores()
+        if measured is not None and measured.n is not None and arm not in exact:
+            ks = dict.fromkeys((1, min(results.k, measured.n)))
+            chance = results.chances.get(task)
+            cells = [f"pass@{k} {measured.interval(k)}{chance_mark(measured, k, chance)}" for k in ks]
+            law = f" at T = {temperature:g}" if sum((arm, task) == other[:2] for other in policies) > 1 else ""
+            lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
+    return lines
+
+
+def chance_mark(measured: ProblemScores, k: int, chance: Chance | None) -> str:
+    """The chance floor for a pass@k, and whether the policy is below it."""
+    if chance is None:
+        return ""
+    floor = f", chance {chance.at(k):.3f}"
+    return f"{floor}, {BELOW}" if measured.below(k, chance) else floor
+
+
+def chance_lines(results: Results) -> list[str]:
+    """One line per kind of chance floor, and one for tasks without a known floor."""
+
+    def text_of(task: str) -> str:
+        chance = results.chances.get(task)
+        return UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that"
+
+    by_text = grouped(results.tasks, text_of)
+    return [f"Chance{bracketed(listed(*tasks))}: {text}." for text, tasks in by_text.items()]

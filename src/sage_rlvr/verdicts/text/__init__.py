@@ -1,0 +1,12 @@
+"""English: fields in, text out. The only code that makes sentences of comparisons and verdicts; terminal, JSON, page and GitHub's
+summary print what it returns, and no code reads that. Plain functions with the words where the numbers are.
+
+    words.py      a number, an interval, a list, a range of k
+    rows.py       rows of the list of comparisons: sentence(row), line(rows), chip(row), answer(rows)
+    verdicts.py   an arm against the control: headline(verdict) and its lines; fail_on.py: the reports of `--fail-on`
+    colder.py     arms beside their base at other temperatures, or beside mixed weights
+    details.py    a pair in detail: the curve over k, the probability of improvement, problems kept, gained and lost; costs
+    patterns.py   a reasoning pattern in the right samples of two policies
+    one_file.py   a policy by itself
+    screen.py     what a terminal shows: brief_lines(results, findings), and with --full all_lines(results, findings)
+"""
