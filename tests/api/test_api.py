@@ -34,6 +34,7 @@ def same_runs(one: Path, other: Path) -> bool:
     return weights[0] == weights[1] and configs[0] == configs[1] and rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_train_evaluate_compare_and_report_are_the_commands(write_recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = write_recipe()
     run = sage_rlvr.train(recipe, run="api", seed=3, quiet=True)

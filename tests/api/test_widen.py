@@ -23,6 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_both_policies_are_sampled_compared_and_continued(
     warm_policy: Path, tiny_policy: Path, write_recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -264,6 +264,7 @@ def test_one_prompt_under_two_ids_is_fine_within_a_cluster(capsys: Capture) -> N
     assert "have the same prompt, so one problem counts twice; remove one of them on both sides, or give both rows the same" in err
 
 
+@pytest.mark.slow
 def test_equal_policies_on_labeled_copies_are_seldom_told_apart() -> None:
     """A/A as `compare` does it, by the band and at one k: at most 5 % and 2.5 standard errors; without labels far more."""
     rng, rounds, of = np.random.default_rng(3), 60, 25

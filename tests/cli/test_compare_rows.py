@@ -677,6 +677,7 @@ def test_verify_needs_texts_and_golds(capsys: Capture) -> None:
     assert code == 2 and "sample 2 of problem 'p2' has no text" in err
 
 
+@pytest.mark.slow
 def test_of_a_million_samples_only_the_k_that_were_computed_are_named(tmp_path, capsys):
     rng = np.random.default_rng(0)
     for arm, shift in (("base", 0.0), ("rl", 2.0)):

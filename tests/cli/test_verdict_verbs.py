@@ -242,6 +242,7 @@ def test_runs_of_a_sampled_task_compare_by_their_sole_store(capsys: Capture) -> 
     assert code == 2 and "sage-rlvr eval bare --samples 64" in err
 
 
+@pytest.mark.slow
 def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
     rng = np.random.default_rng(3)
     p, arms = rng.beta(1, 2, 12), []

@@ -72,6 +72,7 @@ def ran(place: Path) -> Ran:
     return dict(zip(commands, map(tuple, json.loads(done.stdout)), strict=True))
 
 
+@pytest.mark.slow
 def test_commands_that_compare_need_no_torch(ran: Ran, place: Path) -> None:
     for words in COMPARING:
         code, out, err = ran[words]
@@ -80,11 +81,13 @@ def test_commands_that_compare_need_no_torch(ran: Ran, place: Path) -> None:
     assert (place / "pair.html").stat().st_size > 50_000
 
 
+@pytest.mark.slow
 def test_the_gate_reads_a_store_without_torch(ran: Ran) -> None:
     code, _, err = ran[GATE]
     assert code == 2 and "no chance floor is known for sums" in " ".join(err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["parts", "parts guides", "parts tasks"])
 def test_parts_are_listed_by_name(words: str, ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of names.py; what needs torch lacks its sentence, and a line says how to get it."""
@@ -99,6 +102,7 @@ def test_parts_are_listed_by_name(words: str, ran: Ran, capsys: pytest.CaptureFi
         assert err.startswith("what these parts do is known with torch; ")
 
 
+@pytest.mark.slow
 def test_a_command_that_needs_the_extra_names_it(ran: Ran) -> None:
     for words in NAMED:
         code, out, err = ran[words]
@@ -107,6 +111,7 @@ def test_a_command_that_needs_the_extra_names_it(ran: Ran) -> None:
         assert re.search(advice + re.escape(extras.install("train")) + r".*\n\Z", err), words
 
 
+@pytest.mark.slow
 def test_methods_are_listed_without_torch_and_a_misspelled_one_is_answered(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     """The names are those that the registry knows; what a method does, its paper and its engines are left out."""
     listed, few = ran["methods"], ran["methods entropy"]
@@ -119,6 +124,7 @@ def test_methods_are_listed_without_torch_and_a_misspelled_one_is_answered(ran: 
         assert (code, out) == (2, "") and "torch" not in err and re.search(r"did you mean '(grpo|sage)'", err), err
 
 
+@pytest.mark.slow
 def test_a_misspelled_part_is_answered_without_torch(ran: Ran) -> None:
     near, none = ran["parts brunch"], ran["parts nosuch"]
     assert (near[0], none[0]) == (2, 2) and "near it: branch" in " ".join(near[2].split())

@@ -28,6 +28,7 @@ def drawn(store: str | Path) -> list[list[int]]:
         return [np.asarray(ids).tolist() for ids in opened.lists(("token_ids",))["token_ids"]]
 
 
+@pytest.mark.slow
 def test_each_share_has_a_store_that_says_what_it_is(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

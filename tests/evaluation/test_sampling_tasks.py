@@ -94,6 +94,7 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
         prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
 
 
+@pytest.mark.slow
 def test_options_of_the_chat_template_make_another_store(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other chat_template_kwargs are other prompts: their samples never mix, by name or by identity."""
     monkeypatch.chdir(tmp_path)

@@ -61,6 +61,7 @@ def test_labels_of_arms_are_those_of_the_registries():
     assert [arm.label for arm in arms][:2] == ["MaxRL", "replay"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", shipped("designs"))
 def test_no_label_of_a_shipped_design_is_taken_twice(name: str):
     path = shipped("designs")[name]

@@ -52,6 +52,7 @@ texts = st.one_of(st.text(max_size=30), st.sampled_from([HOSTILE, "", "\x00", "\
 completions = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 20, 400]), st.booleans(), texts), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @given(rows=completions, part=st.sampled_from([1, 200, 10**9]))
 @example(rows=[(0, 0, True, HOSTILE)] * 3, part=1)
 def test_every_completion_is_on_the_page_at_its_problem_and_step(rows: list, part: int) -> None:

@@ -231,6 +231,7 @@ def test_the_page_is_made_of_the_summary_alone(folders: Path, tmp_path: Path) ->
     assert apart == {"summary", "sources"} and again["summary"] == values["summary"] | {"sources": [str(tmp_path)]}
 
 
+@pytest.mark.slow
 def test_a_report_writes_its_summary_and_none_over_that_of_another_sweep(folders: Path, tmp_path: Path) -> None:
     page = report(folders / "demo", out=tmp_path / "page.md", format="md", show=0)
     assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == page.summary

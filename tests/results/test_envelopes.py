@@ -234,6 +234,7 @@ def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(made: Path
             assert float((1 - (1 - mixed) ** 8).mean()) <= plain.mixture.height + 1e-6
 
 
+@pytest.mark.slow
 def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     """The comparison can be made again from the file, to the rounding of float16; problems that were drawn twice included."""
     results = read_results(str(folder))
@@ -319,6 +320,7 @@ def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
         DesignSpec(title="t", seeds=(0,), arms={"grpo": "grpo", "no_kl": "no_kl"}, control="grpo", **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_discarded_candidates_weaken_the_correction(folder: Path, rows: Any) -> None:
     before = {(row.b, row.metric): row for row in rows if row.family == "primary"}
     tested = [row for row in before.values() if math.isfinite(row.comparison.p)]

@@ -21,6 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return write_sweep(tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
     whole = read_results(str(folder))
     facts = json.loads((folder / "design.json").read_text())

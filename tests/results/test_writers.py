@@ -85,6 +85,7 @@ def test_the_summary_of_a_step_gets_verdict_and_table(monkeypatch: pytest.Monkey
     assert text.count("\n| ") == 6 and "| chance floor | 0.250 | 0.900 |" in text and "\n- Counts do not show" in text
 
 
+@pytest.mark.slow
 def test_the_step_of_the_action_passes_verdict_files_and_exit_code_on(tmp_path: Path) -> None:
     """Its script as GitHub starts it, with this package installed already."""
     step = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"][0]

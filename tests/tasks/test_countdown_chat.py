@@ -121,6 +121,7 @@ def test_problems_and_splits_are_those_of_the_world() -> None:
     assert all(split_of(problem) == "validation" for problem in CountdownChat().draw("validation", 3, 40))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 200), st.integers(0, 20))
 def test_several_solutions_of_a_problem_follow_one_another(each: int, seed: int, start: int, n: int) -> None:
@@ -261,6 +262,7 @@ def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     assert "targets 1..100, drawn by expression, operators + -, asked in words" in sums.head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings_",
     [

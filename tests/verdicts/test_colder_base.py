@@ -82,6 +82,7 @@ def several(seeds: int, **arms: np.ndarray) -> Results:
     return replace(found, table=Measurements((*found.table.where(arm=BASE).rows, *rows)))
 
 
+@pytest.mark.slow
 def test_arms_with_several_training_seeds_are_compared_too() -> None:
     """Interval over training seeds and the base's samples; same rows, same words."""
     found = several(4, sharp=share(0.6), learned=np.full(PROBLEMS, share(0.6).mean()), steep=np.clip(2 * share(0.3), 0, 1))
@@ -244,6 +245,7 @@ def findings_at(found: Results) -> dict[str, colder.ColderBaseComparison]:
     return {one.arm: one for one in colder.colder_base_comparisons(compare(found), found)}
 
 
+@pytest.mark.slow
 def test_no_yes_while_the_base_has_its_largest_pass1_at_its_lowest_temperature(tmp_path: Path) -> None:
     """The arm stays the same; a temperature at which pass@1 falls again, or 0, below which there is none, makes it a yes."""
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()), steep=np.clip(2 * share(0.3), 0, 1))
@@ -332,6 +334,7 @@ def mixtures(lift: float = 0.0) -> dict[float, np.ndarray]:
     return shares | {0.5: np.clip(shares[0.5] + lift, 0, 1)}
 
 
+@pytest.mark.slow
 def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> None:
     """On the line: no yes. Above it: yes, since the policy at its end is on it. A policy below its own mixtures is told so."""
     found = line(mixtures(), on=share(0.7), above=np.full(PROBLEMS, share(0.45).mean()))

@@ -82,6 +82,7 @@ def test_a_bad_metric_of_a_file_is_named_with_its_place(tmp_path: Path) -> None:
         read_summary(tmp_path / "summary.json")
 
 
+@pytest.mark.slow
 def test_any_printed_phrase_can_change_without_a_change_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def answered(design: Design) -> list[int]:
         return [len(found) for _, found in answering(design, compare(read_results(ASKED)))]

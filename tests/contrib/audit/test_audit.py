@@ -128,6 +128,7 @@ def test_what_it_costs_to_read_the_answer_in_another_place(rows: Path):
     assert "      every row: wrong, no answer" in lines_of(wrong_place)
 
 
+@pytest.mark.slow
 def test_the_published_rule_of_knights_and_knaves_accepts_contradictions_and_the_strict_one_does_not():
     published, strict = audit("knights_and_knaves"), audit("knights_and_knaves_strict")
     both = "everybody called both"
@@ -520,6 +521,7 @@ def test_the_published_tasks_reach_the_bar(name: str):
         )
 
 
+@pytest.mark.slow
 def test_other_places_are_looked_for_only_in_texts_without_an_answer() -> None:
     pairs = [(SimpleNamespace(problem_id=str(i)), r"\boxed{5}" if i < 4 else "the number 7") for i in range(10)]
 

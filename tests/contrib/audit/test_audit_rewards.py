@@ -227,6 +227,7 @@ def test_a_reward_that_depends_on_the_batch_or_on_earlier_calls_is_found(made: A
     assert again.total == 8 and again.good in (5, 6) and re.search(r"earns [01] and then [01]$", again.rows[0].reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["hangs_on_nothing", "leaves_a_child"])
 def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made_apart: Any) -> None:
     found = made_apart(function, seconds=0.3, problems=1)
@@ -234,6 +235,7 @@ def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made_apart: An
     assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (2 calls)"
 
 
+@pytest.mark.slow
 def test_os_exit_is_told_at_once_and_costs_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ends.py").write_text("import os\n\ndef score(completions, answer, **more):\n    os._exit(0)\n")

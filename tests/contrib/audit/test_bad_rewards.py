@@ -218,6 +218,7 @@ def _rows() -> Iterator[tuple[Any, Any]]:
     yield {"answer": ["5"]}, {"answer": ["128"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row", "wanted"), list(_rows()))
 def test_another_gold_is_written_as_the_rows_own(row: Any, wanted: Any) -> None:
     raw = row["answer"] if "answer" in row else row["reward_model"]["ground_truth"]

@@ -15,6 +15,7 @@ from sage_rlvr.verifiers.rewards import math_reward
 ROWS = [{"id": str(n), "prompt": f"{n} + 3?", "answer": str(n + 3)} for n in (2, 9, 14, 21)]
 
 
+@pytest.mark.slow
 def test_a_bad_reward_fails_a_test_with_its_failed_checks() -> None:
     check_reward(good, ROWS)
     with pytest.raises(AssertionError) as caught:
@@ -23,6 +24,7 @@ def test_a_bad_reward_fails_a_test_with_its_failed_checks() -> None:
     assert "all wrong answers rejected" in said and "BELOW 99 %" in said and "  ok" not in said
 
 
+@pytest.mark.slow
 def test_a_trainer_names_the_reward_that_judges_answers() -> None:
     both = {"format": good, "score": "audited_reward:last_digit"}
     with pytest.raises(ConfigError, match=re.escape("one that judges answers: audit={'reward': 'format'}")):

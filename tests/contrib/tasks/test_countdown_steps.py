@@ -62,6 +62,7 @@ def test_equal_numbers_are_used_as_often_as_they_are_there() -> None:
     assert TASK.verify(Problem((5, 5, 3), 3), "5-5=0(0 3)3/0=0").reason == "value"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(("train", "validation", "test")), st.integers(0, 3), st.integers(0, 4000), st.integers(0, 20))
 def test_examples_are_right_in_their_split_and_a_function_of_their_place(split: str, seed: int, start: int, n: int) -> None:

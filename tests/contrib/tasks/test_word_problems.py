@@ -96,6 +96,7 @@ WORLDS = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(WORLDS, st.sampled_from(sorted(SPLITS)), st.integers(0, 3), st.integers(0, 100))  # the draws before `index` cost the time
 def test_what_is_drawn_is_within_its_bounds_and_all_its_right_answers_are_listed(

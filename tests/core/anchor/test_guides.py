@@ -45,6 +45,7 @@ def test_row_quantiles_agree_with_torch():
         assert torch.allclose(found[:, 0], wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=33, max_size=33), st.integers(1, 4))
 def test_quantiles_of_a_batch_are_exact_on_any_split(numbers: list[float], ranks: int):
     """To the bit the sorted values at whole ranks, and the line between two of them elsewhere; values off the mask do not count,

@@ -176,6 +176,7 @@ def test_a_placebo_keeps_each_completions_weights_and_not_their_places(weight):
     assert any(not torch.equal(one, other) for one, other in zip(plain, found, strict=True))
 
 
+@pytest.mark.slow
 def test_a_placebo_draws_every_order_alike():
     """Each of the six orders of three tokens in about a sixth of the draws, so each token has the mean weight, 1 of EAPO."""
     signals = eapo_batch()

@@ -74,6 +74,7 @@ def kept(folder: Path, step: int) -> Answers:
     return Answers.of({name.rpartition(".")[2]: one for name, one in tensors.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [RFT, *(pytest.param(method, marks=pytest.mark.slow) for method in (REPLAY, EXIT, DPH, COMPOSED))],

@@ -71,6 +71,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_every_recipe_has_fields_or_a_reason():
     seen = {}
     for name in trainable():

@@ -226,6 +226,7 @@ def test_counts_come_to_the_exact_leads_with_many_samples() -> None:
     assert compared.difference.low <= compared.difference.value <= compared.difference.high
 
 
+@pytest.mark.slow
 def test_a_policy_evaluated_once_is_compared_with_every_seed_and_shares_its_noise() -> None:
     """The scatter of many evaluations of one base and a guesser is what one evaluation says that it is."""
     rng, n, k, seeds = np.random.default_rng(1), 32, 8, 3
@@ -261,6 +262,7 @@ def test_one_evaluation_of_a_rival_is_its_table_in_every_seed() -> None:
         above_mixtures_of_counts(own, [[base] * 2], k)
 
 
+@pytest.mark.slow
 def test_rivals_are_chosen_by_one_half_of_the_samples_and_judged_by_the_other() -> None:
     """Many equal policies: the best of them by the same samples is too high, the best by a half is not, and it is the gap."""
     rng, k, same, judged = np.random.default_rng(3), 4, [], []

@@ -66,6 +66,7 @@ def test_methods_need_seeds_and_problems():
     assert see_methods(EvaluationSize(problems=60, samples=256, seeds=2), pilot) == math.inf
 
 
+@pytest.mark.slow
 def test_what_to_buy_next():
     problems_help = Pilot(true=0.1, noise=0.0, run_sd=0.02, k=1, source="")
     plan = make_plan(EvaluationSize(problems=60, samples=16, seeds=3), problems_help, run_cost=100)

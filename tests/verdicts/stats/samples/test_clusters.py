@@ -99,6 +99,7 @@ def test_two_large_clusters_among_small_ones_are_two_problems():
     assert wide.value == pytest.approx(1.5) and wide.over == CLUSTERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(3, 3), pytest.param((1, 12), marks=pytest.mark.slow)])
 def test_equal_policies_on_clusters_are_seldom_told_apart(size):
     """Each problem stands in its cluster once to twelve times, with samples of its own; the two arms change places at random."""

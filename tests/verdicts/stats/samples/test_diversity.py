@@ -72,6 +72,7 @@ def test_pcmd_is_blind_to_order_names_and_wrong_samples(rows, random):
     assert one == pytest.approx(other, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_pcmd_is_unbiased_and_copies_lower_it():
     """Right answers with .5, .3, .2 of the right half: 1 - .38 = .62, at every number of samples; each sample twice lowers it."""
     rng, shares = np.random.default_rng(0), [0.25, 0.15, 0.1, 0.5]

@@ -259,6 +259,7 @@ def test_texts_of_shared_sampling_seeds_are_no_copies():
         assert "same samples" not in kinds(check_pair(a.tolist(), b[:, :n].tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "q"), [
     ([0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]), ([0.7, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.7]),
     ([0.05, 0.45, 0.45, 0.05], [0.4, 0.1, 0.4, 0.1]),
