@@ -46,8 +46,7 @@ class Door:
 NO_TRAINING = frozenset({"torch", "transformers", "pandas", "matplotlib", "pydantic", "yaml", "pyarrow", "jinja2", "sympy"})
 DOORS = (
     Door("compare two files", COMPARE, 7_000, NO_TRAINING),
-    # 1,500 is meant. Each reader declares the keys of its format beside its function, so choosing one imports all of them.
-    Door("readers", "import sage_rlvr.verdicts.readers", 1_540, NO_TRAINING | {"scipy"}),
+    Door("readers", "import sage_rlvr.verdicts.readers", 1_500, NO_TRAINING | {"scipy"}),
     Door("math_reward", "from sage_rlvr.verifiers.rewards import math_reward", 1_500, NO_TRAINING),
     Door("core with methods", "import sage_rlvr.core, sage_rlvr.methods", 3_000, NO_TRAINING - {"torch"} | {"sage_rlvr.contrib"}),
     Door("the training loop", "import sage_rlvr.training.loop", 11_500),

@@ -214,7 +214,7 @@ def test_a_stored_summary_of_another_shape_is_named(
 
 def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
     arms = {key: {"label": key.upper()} for key in "ab"}
-    found = {"seeds": [0, 1], "ks": [1], "base": None, "arms": arms, "sampled": [{"policy": "A", "seeds": [0]}]}
+    found = {"seeds": [0, 1], "ks": [1], "base": None, "arms": arms, "sampled": [{"policy": "A", "seeds": [0]}], "chance": {}}
     made = tables.scores(found)
     assert [row[:3] for row in made.rows] == [("A", "1 of 2", "sampled"), ("B", "0 of 2", "not run")]
     assert made.notes == (tables.SAMPLES, "No chance floor known.")

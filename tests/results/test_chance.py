@@ -23,13 +23,11 @@ from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.progress import PlainConsole
 from sage_rlvr.render import write_summary
 from sage_rlvr.results.read import read_results
-from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.comparisons import compare as comparisons
 from sage_rlvr.verdicts.design import Question
-from sage_rlvr.verdicts.findings import findings_of
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.row import End
@@ -140,18 +138,6 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
     worse = kept["worse", Metric(k=256)]
     assert worse.chance == pytest.approx(CHANCE.at(256)) and worse.below == (True, False)
     assert "below chance" in report(alone).markdown() and "| chance |" in report(alone).markdown()
-
-
-def test_a_stored_summary_of_before_says_that_no_floor_is_known(tmp_path: Path) -> None:
-    path = folder(tmp_path / "sweep")
-    results = read_results(path)
-    tree = summary_of(results, findings_of(results))
-    del tree["chance"], tree["answer"]
-    tree["rows"] = [{key: value for key, value in row.items() if key not in ("chance", "below")} for row in tree["rows"]]
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "summary.json").write_text(json.dumps(tree))
-    text = report(tmp_path / "old").markdown()
-    assert "No chance floor known." in text and "below chance" not in text
 
 
 @pytest.mark.parametrize(("right", "marked"), [(0, True), (8, False)])

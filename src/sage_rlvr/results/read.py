@@ -67,7 +67,7 @@ def read_results(
         design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
         chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
         samples=samples, stored=sources.stored, stored_in=sources.stored_in,
-        failed=[*grave, *_failed(sampled)] if sources.stored is None else list(sources.stored.get("failed", ())),
+        failed=[*grave, *_failed(sampled)] if sources.stored is None else list(sources.stored["failed"]),
         notes=list(dict.fromkeys(notes)), sources=words,
     )  # fmt: skip
 

@@ -134,13 +134,13 @@ def _design_facts(results: Results, arms: Arms, ks: Sequence[int]) -> dict[str, 
     summary["control"] = control.key if control else ""
     summary["seeds"] = list(design.seeds)
     summary["questions"] = [asdict(question) for question in design.questions]
+    summary["baselines"] = [asdict(baseline) for baseline in design.baselines]
+    summary["oracle"] = design.oracle
+    summary["discarded"] = list(design.discarded)
+    summary["room"] = []
     if design.baselines:
-        summary["baselines"] = [asdict(baseline) for baseline in design.baselines]
-        summary["oracle"] = design.oracle
         rooms = headroom(design, arms, results.base_record, results.k, results.chances.get(""))
         summary["room"] = [asdict(row) for row in rooms]
-    if design.baselines and design.discarded:
-        summary["discarded"] = list(design.discarded)
     main = [record for (_, _, task), record in results.records.items() if not task]
     summary["evaluate"] = facts.get("evaluate") or _evaluated(main)
     summary["policy"] = _policy(main if results.base_record is None else [results.base_record], results.runs.values())

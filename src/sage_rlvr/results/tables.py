@@ -169,7 +169,7 @@ def scores(summary: Mapping[str, Any], world: str | None = None) -> Table:
     here = summary if world is None else summary["away"][world]
     wanted = len(summary["seeds"])
     chance = chance_in(summary, world or "")
-    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in summary.get("sampled", ())}
+    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in summary["sampled"]}
 
     def seeds(row: Mapping[str, Any]) -> str:
         if row["label"] == "base":
@@ -211,7 +211,7 @@ def scores(summary: Mapping[str, Any], world: str | None = None) -> Table:
 
 def chance_in(summary: Mapping[str, Any], task: str = "") -> Chance | None:
     """The chance floor of a summary's task."""
-    return chance_of_tree((summary.get(KEY) or {}).get(task))
+    return chance_of_tree(summary[KEY].get(task))
 
 
 def passed(row: Mapping[str, Any], k: int, chance: Chance | None) -> str:
@@ -328,7 +328,7 @@ def _signed_in_line(tree: Mapping[str, Any]) -> str:
 
 def sampled_apart(summary: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
     """Task -> its sampled policies, for every task with a policy that has no exact scores."""
-    exact, sampled = evaluated(summary), summary.get("sampled", ())  # a stored summary may have none
+    exact, sampled = evaluated(summary), summary["sampled"]  # a stored summary may have none
     tasks = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in exact)
     return {task: [row for row in sampled if row["task"] == task] for task in tasks}
 
@@ -341,7 +341,7 @@ def control_of(summary: Mapping[str, Any]) -> str:
 
 def room(summary: Mapping[str, Any]) -> Table | None:
     """Headroom: each candidate between a set of baselines and the oracle at equal pass@1; None without baselines."""
-    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in summary.get("room") or ()]
+    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in summary["room"]]
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"].bare,
         "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),

@@ -38,7 +38,7 @@ from sage_rlvr.verdicts.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.intervals import Interval
-from sage_rlvr.verdicts.stats.paired import SEEDS, PairedDifference, Reason
+from sage_rlvr.verdicts.stats.paired import PairedDifference, Reason
 
 FORMAT = 2
 
@@ -66,13 +66,13 @@ def design_of_summary(summary: Mapping[str, Any]) -> Design:
     )
     control = summary["arms"].get(summary["control"], {}).get("label", summary["control"] or None)
     # a task that cannot list its right answers has only samples of the base
-    base = summary["base"] or any(row["policy"] == BASE for row in summary.get("sampled") or ())
+    base = summary["base"] or any(row["policy"] == BASE for row in summary["sampled"])
     return Design(
         arms=arms, base=BASE if base else None, control=control,
         seeds=tuple(summary["seeds"]), title=summary["title"], notes=summary["notes"],
-        questions=questions_of(summary.get("questions", ())),
-        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in summary.get("baselines", ())),
-        oracle=summary.get("oracle"), discarded=tuple(summary.get("discarded", ())), facts=summary,
+        questions=questions_of(summary["questions"]),
+        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in summary["baselines"]),
+        oracle=summary["oracle"], discarded=tuple(summary["discarded"]), facts=summary,
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def row_tree(row: Row) -> dict[str, Any]:
     """A row as strict JSON."""
     tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
     tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
-    tree |= {} if row.chance is None else {"chance": row.chance, "below": row.below}  # older summaries have neither
+    tree |= {} if row.chance is None else {"chance": row.chance, "below": row.below}
     tree |= {"rising": True} if row.rising else {}
     return dict(plain(tree))
 
@@ -99,7 +99,7 @@ def row_of_tree(tree: Mapping[str, Any]) -> Row:
     comparison = PairedDifference(
         difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
         mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),
-        problems=tree["problems"], fixed=tree.get("fixed", tree["over"] == SEEDS),  # like those of older summaries
+        problems=tree["problems"], fixed=tree["fixed"],
     )  # fmt: skip
     metric = Metric.parse(tree["metric"])
     return Row(

@@ -30,7 +30,7 @@ def scores_of(summary: Tree, them: Scores, base: str) -> dict[str, Any]:
     k, power = max(summary["ks"]), summary["power"]
     chance = chance_in(summary)
     shown = tables.samples(summary)
-    if them or (summary["swept"] and not summary.get("sampled")):
+    if them or (summary["swept"] and not summary["sampled"]):
         shown.insert(0, ("", tables.scores(summary)))
     return {
         "tables": shown,
@@ -75,7 +75,7 @@ def band(estimates: Mapping[str, Any]) -> Band:
 
 def _passk(summary: Tree, them: Scores) -> dict[str, Band]:
     """pass@k of every policy with its band at powers of two, or at the k of a stored summary."""
-    curves = summary.get("curves") or {}
+    curves = summary["curves"]
     return {name: band(curves[name]["pass"] if name in curves else row["pass"]) for name, row in them.items()}
 
 
@@ -127,7 +127,7 @@ def chance_line(summary: Mapping[str, Any], task: str = "") -> Line | None:
     chance = chance_in(summary, task)
     if chance is None:
         return None
-    samples = [row["n"] for row in summary.get("sampled", ()) if row["task"] == task]
+    samples = [row["n"] for row in summary["sampled"] if row["task"] == task]
     ks = powers(max(samples or summary["ks"]))
     return ks, [chance.at(k) for k in ks]
 
@@ -152,7 +152,7 @@ def _frontier(them: Scores, base: str, k: int, power: Tree | None, chance: Chanc
 
 def _sampled_frontier(summary: Tree, base: str) -> dict[str, Any] | None:
     """`_frontier` from samples: the base at all temperatures at which it was sampled, and the arms; None for one temperature."""
-    rows = summary.get("sampled") or ()
+    rows = summary["sampled"]
     task = next((row["task"] for row in rows if row["policy"] == base), None)
     rows = [row for row in rows if row["task"] == task]
     of_base = [row for row in rows if row["policy"] == base]

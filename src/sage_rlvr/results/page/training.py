@@ -32,7 +32,7 @@ def runs_of(summary: Tree, them: Scores, base: str, k: int) -> dict[str, Any]:
         "training_tables": [made for made in (tables.costs(summary), tables.training(summary)) if made.rows],
         "training": curves(summary.get("training") or {}),
         "warnings": warnings(summary),
-        "warned": [WARNED.format(**warning) for warning in summary.get("warnings", ())],
+        "warned": [WARNED.format(**warning) for warning in summary["warnings"]],
         "learning": learning(summary["learning"], them, base, k),
         "grids": grids(summary["grids"], them, k),
         "states": _states(summary["states"]),
@@ -130,7 +130,7 @@ def grids(found: list[Tree], them: Scores, k: int) -> list[dict[str, Any]]:
 
 def choice_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """The arm selected on validation problems and the selection score."""
-    choice = summary.get("choice")
+    choice = summary["choice"]
     if not choice:
         return None
     ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)

@@ -54,7 +54,7 @@ def page_of(
 
 def _colors(summary: Mapping[str, Any], values: Mapping[str, Any], exact: list[str], stores: list[str]) -> dict[str, Any]:
     """The order of names by which they get their colors, and the names of the base at lower temperatures, drawn like the base."""
-    sampled = summary.get("sampled") or ()  # a stored summary has no stores
+    sampled = summary["sampled"]
     bases = [row for row in sampled if row["policy"] == BASE]
     colder = [row["label"] for row in bases if row["temperature"] != REFERENCE] if len(bases) > 1 else []
     order = [*exact, *(row["label"] for row in bases), *(row["label"] for row in summary["arms"].values()), *stores]
@@ -67,7 +67,7 @@ def _colors(summary: Mapping[str, Any], values: Mapping[str, Any], exact: list[s
 def _usual_title(summary: Mapping[str, Any], names: list[str]) -> str:
     """The names of the policies, or their number."""
     if not names:
-        names = [row["policy"] for row in summary.get("sampled") or ()]
+        names = [row["policy"] for row in summary["sampled"]]
     names = list(dict.fromkeys(names))
     return " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
 
@@ -78,7 +78,7 @@ def _usual_title(summary: Mapping[str, Any], names: list[str]) -> str:
 
 def _about(summary: Mapping[str, Any], them: Scores) -> dict[str, Any]:
     """The facts of training and evaluation: day of the training, base policy with its size, steps, training seeds, problems."""
-    policy = summary.get("policy") or {}
+    policy = summary["policy"] or {}
     size = policy.get("parameters")
     seeds = max((len(row["seeds"]) for row in them.values()), default=0)
     return {
@@ -87,7 +87,7 @@ def _about(summary: Mapping[str, Any], them: Scores) -> dict[str, Any]:
         "trained_seeds": seeds if summary["arms"] else 0,
         "model": long_name(policy["model"]) if policy.get("model") else "",
         "millions": f"{size / 1e6:,.2f}" if size else "",
-        "sampled_on": sorted({row["task"] for row in summary.get("sampled") or ()}),
+        "sampled_on": sorted({row["task"] for row in summary["sampled"]}),
     }
 
 
@@ -106,7 +106,7 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
     chance = tables.chance_in(summary)
     first, *rest = summary["answer"]
     return {
-        "failed": list(summary.get("failed", ())),
+        "failed": list(summary["failed"]),
         "question": _question(groups["primary"]),
         "answer": first,
         "detail": " ".join(rest),
@@ -117,7 +117,7 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
         "said": {name: _rows(group, order) for name, group in groups.items()},
         "compared": bool(rows),
         "room": tables.room(summary),
-        "gains": [_gain(row, chance) for row in summary.get("gains") or ()],
+        "gains": [_gain(row, chance) for row in summary["gains"] or ()],
         "relabelled": _relabelled(summary),
         "left_out": list(dict.fromkeys(summary["left_out"])),
         "sources": summary.get("sources") or (),
@@ -140,7 +140,7 @@ def _caveats(summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     caveats, arms = row_texts.cautions(rows), summary["arms"].values()
     if not arms or not summary["baseline"]:
         return caveats
-    if any(len(row["seeds"]) > 1 for row in (*arms, *(summary.get("sampled") or ()))):
+    if any(len(row["seeds"]) > 1 for row in (*arms, *summary["sampled"])):
         caveats.append(HELD_FIXED)
     else:  # ONE_SEED after the sentence on seeds that a claim needs, which the cautions may have
         caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), ONE_SEED]
