@@ -7,7 +7,6 @@ import json
 import socket
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,8 @@ from sage_rlvr.evaluation.store.checks import checked
 from sage_rlvr.evaluation.store.claims import Claims
 from sage_rlvr.evaluation.store.folder import WRITING, is_store
 from sage_rlvr.evaluation.store.identity import Identity
-from sage_rlvr.evaluation.store.reader import StoredSamples, every
+from sage_rlvr.evaluation.store.reader import StoredSamples, samples_of
 from sage_rlvr.evaluation.store.sample import (
-    ESCAPED,
     GUIDED,
     LABELS,
     SCORED,
@@ -30,16 +28,13 @@ from sage_rlvr.evaluation.store.sample import (
     Chunk,
     PromptAndGold,
     Sample,
-    escape,
     judged_text,
     policy_turns,
     text_hash,
     turns_in,
-    unescape,
 )
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
-from sage_rlvr.safe_io import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +47,7 @@ class SampleStore(StoredSamples):
 
     def __init__(self, path: Path):
         super().__init__(path)
-        self._claims: Claims | None = None
+        self._claims = Claims(path / WRITING)
         self._written = False
 
     @classmethod
@@ -86,9 +81,7 @@ class SampleStore(StoredSamples):
         """Release claimed chunks and merge the small parts that were written; a second call does nothing. The store can still be
         read and written."""
         with self._mutex:
-            if self._claims is not None:
-                self._claims.close()
-                self._claims = None
+            self._claims.close()
             if self._written:
                 self._written = False
                 try:
@@ -98,12 +91,13 @@ class SampleStore(StoredSamples):
                     warnings.warn(f"{error} (The small parts of {self.path} were not merged; all samples are there.)", stacklevel=2)
 
     def merge(self) -> tuple[int, int]:
-        """Merge small parts into few; returns their number before and after. No sample is lost if the process is killed."""
-        return self._parts.merge()
+        """Merge small parts into few; returns their number before and after. No sample is lost if the process is killed. While
+        another process merges, this waits."""
+        return self._parts.merge(self.columns)
 
     def _agree(self, identity: Identity) -> None:
         """Raise ConfigError if the identities differ; record differences that do not affect samples."""
-        noted = _differences(self.path, self.identity.tree(), identity.tree(), self._judges())
+        noted = _differences(self.path, self.identity.tree(), identity.tree(), set(self._values("verifier")))
         self.identity = identity
         if not noted:
             return
@@ -139,8 +133,7 @@ class SampleStore(StoredSamples):
         """
         problems = list(problem_ids)
         with self._mutex, folder.explained(self.path):
-            if self._claims is None:
-                self._claims = Claims(self.path / WRITING)
+            self._claims.register()
             while True:
                 free: list[Chunk] = []
                 for chunk in self._missing(problems, n, self._parts.indexed):
@@ -149,97 +142,61 @@ class SampleStore(StoredSamples):
                     if self._claims.take(chunk):
                         free.append(chunk)
                 held = self._parts.chunks()  # others may have committed some before this claim
-                late = [chunk for chunk in free if chunk.first in held.get(chunk.problem, ())]
+                late = [chunk for chunk in free if chunk in held]
                 self._claims.drop(late)
                 if len(late) < len(free) or not free:
                     return [chunk for chunk in free if chunk not in late]
 
     def claimants(self) -> str:
         """The other processes with claims, as text for a message."""
-        return "another process" if self._claims is None else self._claims.others()
+        return self._claims.others()
 
     def release(self) -> None:
         """Release all claimed chunks without committing them."""
         with self._mutex:
-            if self._claims is not None:
-                self._claims.drop()
+            self._claims.drop()
 
     def commit(self, samples: Sequence[Sample]) -> list[Chunk]:
         """Store complete chunks, all of them or none; returns those that are new.
 
         An existing chunk is dropped when its seeds and tokens (texts, if there are no tokens) are the same. Otherwise raises
         DataError: the sampler is not a function of the seed. Raises DataError also for incomplete chunks and for invalid samples,
-            with nothing written.
+        with nothing written.
         """
         rows, chunks = checked(samples, self._size, self.identity.turns)
-        with self._mutex:
-            there = self._parts.indexed if self._claims and self._claims.has(chunks) else self._parts.chunks()
-            held = {chunk for chunk in chunks if chunk.first in there.get(chunk.problem, ())}
-            new = [chunk for chunk in chunks if chunk not in held]
-            given = {chunk: rows[at * self._size : (at + 1) * self._size] for at, chunk in enumerate(chunks)}
-            for chunk in held:
-                self._check_same(chunk, given[chunk])
-            if new:
-                self._write([row for chunk in new for row in given[chunk]])
-            if self._claims is not None:
-                self._claims.drop(chunks)
-        return new
-
-    def _write(self, rows: Sequence[Sample]) -> None:
-        """Write a part of samples, judged and generated under this identity."""
-        from sage_rlvr.evaluation.store.parts import table_of  # pyarrow
-
         columns: dict[str, Any] = {name: [getattr(row, name, None) for row in rows] for name in self.columns}
-        for name in ESCAPED:
-            columns[name] = [None if text is None else escape(text) for text in columns[name]]
         columns["text_hash"] = [text_hash(row.text) for row in rows]
         columns["verifier"] = [self.identity.verifier_hash] * len(rows)
         columns["versions"] = [json.dumps(dict(self.identity.versions), sort_keys=True)] * len(rows)
         columns["latency_s"] = [None if row.latency_s is None or np.isnan(row.latency_s) else float(row.latency_s) for row in rows]
         if TURNS in columns:
             columns[TURNS] = [json.dumps(row.turns) for row in rows]
-        self.write_table(table_of(columns))
+        with self._mutex:
+            if not self._claims.has(chunks):
+                self._parts.chunks()  # another process may have committed them
+            new = self.add(columns)
+            self._claims.drop(chunks)
+        return new
 
-    def write_table(self, table: pa.Table) -> None:
-        """Store complete chunks of new samples, sorted by problem and sample, with the columns of `columns`."""
-        self._parts.write_samples(table)
-        self._written = True
-
-    def _check_same(self, chunk: Chunk, rows: Sequence[Sample]) -> None:
-        """Raise DataError if the stored samples of a chunk are others."""
-        names = ("seed", "token_ids", "text_hash")
-        stored = self.lists(names, problems=[chunk.problem], n=chunk.first + chunk.size)
-        for row, seed, tokens, text in zip(rows, *(stored[name][-chunk.size :] for name in names), strict=True):
-            if tokens is None or row.token_ids is None:
-                same = text == text_hash(row.text)
-            else:
-                same = np.array_equal(tokens, np.asarray(row.token_ids))
-            if seed != row.seed or not same:
-                raise DataError(
-                    f"{self.path}: problem {row.problem!r}, sample {row.sample} already exists with "
-                    "other tokens or another seed: this sampler is not a function of the seed, or two evaluations share "
-                    "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
-                )
+    def add(self, columns: Mapping[str, Sequence[Any]] | pa.Table) -> list[Chunk]:
+        """`commit` for the store's `columns`, sorted by problem and sample: those of complete chunks of valid samples."""
+        with self._mutex:
+            new = self._parts.add(columns)
+            self._written = self._written or bool(new)
+        return new
 
     def describe(self, questions: Mapping[str, PromptAndGold]) -> None:
         """Store the prompts and golds of problems that have none in the store yet."""
-        from sage_rlvr.evaluation.store.parts import table_of  # pyarrow
-
         known = self.questions()
         if new := {name: question for name, question in sorted(questions.items()) if name not in known}:
-            golds = [None if question.gold is None else escape(question.gold) for question in new.values()]
-            prompts = [escape(question.prompt) for question in new.values()]
-            self._parts.write(folder.PROBLEMS, table_of({"problem": list(map(escape, new)), "prompt": prompts, "gold": golds}))
+            prompts, golds = zip(*((question.prompt, question.gold) for question in new.values()), strict=True)
+            self._parts.write(folder.PROBLEMS, {"problem": list(new), "prompt": prompts, "gold": golds})
 
     def keep_policy_name_or_path(self, model: str) -> None:
         """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, because
         folders move."""
         if self.policy_name_or_path() != model:
             self.note(place=model)
-
-    def _judges(self) -> set[str]:
-        """The verifiers of the samples' newest verdicts."""
-        return set(self._parts.read(("verifier",), every)["verifier"].unique().to_pylist())
 
     def reverify(
         self,
@@ -258,20 +215,16 @@ class SampleStore(StoredSamples):
         """
         if not verifier_hash:
             raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
-        from sage_rlvr.evaluation.store.parts import table_of  # pyarrow
-
         written = TURNS if TURNS in self.columns else "text"
         rows = self.lists(("problem", "sample", written, "finish", "verifier"))
         outdated = [row[:4] for row in zip(*rows.values(), strict=True) if row[4] != verifier_hash]
         for start in range(0, len(outdated), batch):
             problems, numbers, texts, ends = zip(*outdated[start : start + batch], strict=True)
-            names = list(map(unescape, problems))
             judged = [_judged_text(text, end, written == TURNS) for text, end in zip(texts, ends, strict=True)]
-            verdicts = _checked_verdicts(function(names, judged), names, numbers)
-            address = {"problem": problems, "sample": numbers, "verifier": [verifier_hash] * len(names)}
-            table, about = table_of(address | verdicts), {"verifier": verifier_hash, "by": by or _somebody(), "at": now()}
+            verdicts = _checked_verdicts(function(list(problems), judged), problems, numbers)
+            address = {"problem": problems, "sample": numbers, "verifier": [verifier_hash] * len(problems)}
             with self._mutex:
-                self._parts.write_later(folder.VERDICTS, table, **about)
+                self._parts.write_later(folder.VERDICTS, address | verdicts, verifier=verifier_hash, by=by or _somebody(), at=now())
         return len(outdated)
 
     def score(
@@ -290,69 +243,39 @@ class SampleStore(StoredSamples):
         """
         unscored = self.unscored(stamp)
         for start in range(0, len(unscored), AT_ONCE):
-            scored: list[tuple[Sample, str, NDArray[np.float32]]] = []
+            some = unscored[start : start + AT_ONCE]
+            columns = self._parts.lists(self._parts.read([*self._own, "versions"], lambda held, some=some: some))
+            versions = [json.dumps(json.loads(text) | {stamp[0]: stamp[1]}, sort_keys=True) for text in columns.pop("versions")]
+            rows, scores = samples_of(columns), list[NDArray[np.float32]]()
             try:
-                for rows, versions in self._rows_of(unscored[start : start + AT_ONCE]):
-                    scored += zip(rows, versions, _fitting(rows, function(rows)), strict=True)
+                while len(scores) < len(rows):
+                    chunk = rows[len(scores) : len(scores) + self._size]
+                    scores += _fitting(chunk, function(chunk))
                     progress(self._size)
             finally:
-                self._write_scores(scored, stamp)
+                if many := len(scores):
+                    address = {name: columns[name][:many] for name in ("problem", "sample")}
+                    with self._mutex:
+                        self._parts.write_later(folder.SCORES, address | {"base_logps": scores, "versions": versions[:many]})
         return len(unscored) * self._size
-
-    def _rows_of(self, chunks: Sequence[Chunk]) -> list[tuple[list[Sample], list[str]]]:
-        """The samples of each chunk, and their versions."""
-        problems = list(dict.fromkeys(chunk.problem for chunk in chunks))
-        versions = self.lists(("versions",), problems=problems)["versions"]
-        rows: dict[Chunk, tuple[list[Sample], list[str]]] = {chunk: ([], []) for chunk in chunks}
-        for row, text in zip(self.samples(problems=problems), versions, strict=True):
-            chunk = Chunk(row.problem, row.sample - row.sample % self._size, self._size)
-            if chunk in rows:
-                rows[chunk][0].append(row)
-                rows[chunk][1].append(text)
-        return list(rows.values())
-
-    def _write_scores(self, scored: Sequence[tuple[Sample, str, NDArray[np.float32]]], stamp: tuple[str, str]) -> None:
-        """Write a part of log-probs under a base, with the versions that name the base."""
-        from sage_rlvr.evaluation.store.parts import table_of  # pyarrow
-
-        if not scored:
-            return
-        columns: dict[str, Sequence[Any]] = {
-            "problem": [escape(row.problem) for row, _, _ in scored],
-            "sample": [row.sample for row, _, _ in scored],
-            "base_logps": [values for _, _, values in scored],
-            "versions": [json.dumps(json.loads(text) | {stamp[0]: stamp[1]}, sort_keys=True) for _, text, _ in scored],
-        }
-        with self._mutex:
-            self._parts.write_later(folder.SCORES, table_of(columns))
 
     def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
         """The chunks that `score` would score, in the order of the table."""
-        key, base = stamp
-        table = self._parts.read(("problem", "sample", "token_ids", "base_logps", "versions"), every)
-        texts = table["versions"].unique().to_pylist()
-        scored = {text for text in texts if parse_json(text, f"{self.path}, versions of a sample").get(key) == base}
-        known, logps = (table[name].is_valid().to_pylist() for name in ("token_ids", "base_logps"))
-        problems, numbers, made = (table[name].to_pylist() for name in ("problem", "sample", "versions"))
-        rows = zip(problems, numbers, known, logps, made, strict=True)
-        chunks, lost = [], 0
-        for (problem, first), group in groupby(rows, key=lambda row: (row[0], row[1] - row[1] % self._size)):
-            own = list(group)
-            if all(there and text in scored for _, _, _, there, text in own):
-                continue
-            if all(has_tokens for _, _, has_tokens, _, _ in own):
-                chunks.append(Chunk(unescape(problem), first, self._size))
-            else:
-                lost += self._size
-        if lost:
-            warnings.warn(f"{self.path}: {lost} samples have no token ids, so {base} cannot score them", stacklevel=2)
-        return chunks
+        table = self._parts.read(("problem", "sample", "token_ids", "base_logps", "versions"))
+        under = {text: self._version(text, stamp[0]) == stamp[1] for text in table["versions"].unique().to_pylist()}
+        scored = table["base_logps"].is_valid().to_numpy() & np.array([under[text] for text in table["versions"].to_pylist()], bool)
+        unscored = ~scored.reshape(-1, self._size).all(1)
+        known = table["token_ids"].is_valid().to_numpy().reshape(-1, self._size).all(1)
+        if lost := self._size * int((unscored & ~known).sum()):
+            warnings.warn(f"{self.path}: {lost} samples have no token ids, so {stamp[1]} cannot score them", stacklevel=2)
+        firsts = self._parts.lists(table.select(["problem", "sample"]).take(self._size * np.flatnonzero(unscored & known)))
+        return [Chunk(problem, first, self._size) for problem, first in zip(*firsts.values(), strict=True)]
 
 
 def _judged_text(text: str, finish: str | None, turns: bool) -> str | tuple[str, ...]:
     """The verifier's input for a stored text, or for stored turns."""
     if not turns:
-        return judged_text(unescape(text), finish)
+        return judged_text(text, finish)
     *before, last = policy_turns(turns_in(text))
     return (*before, judged_text(last, finish))
 
@@ -417,8 +340,8 @@ def _checked_verdicts(verdicts: Sequence[Any], problems: Sequence[str], samples:
     answers = [getattr(verdict, "answer", None) for verdict in verdicts]
     return {
         "verdict": [verdict.label for verdict in verdicts],
-        "reason": [escape(str(verdict.reason)) for verdict in verdicts],
-        "answer": [None if answer is None else escape(str(answer)) for answer in answers],
+        "reason": [str(verdict.reason) for verdict in verdicts],
+        "answer": [None if answer is None else str(answer) for answer in answers],
     }
 
 
