@@ -59,10 +59,9 @@ def fill(folder: Path, problems: int, n: int, at_once: int) -> Clock:
 
     def samples_of(chunk: Chunk) -> list[Sample]:
         verdict = {"verdict": "wrong", "reason": "value", "prompt_hash": "h", "finish": "stop"}
-        samples = []
+        start, samples = identity.seed_of(chunk.problem, 0), []
         for number in chunk.samples:
-            seed = identity.seed_of(chunk.problem, number)
-            row = seed % POOL
+            seed, row = identity.seed_of(chunk.problem, number), (start + number) % POOL  # no completion twice for one problem
             tokens = {"token_ids": ids[row], "rollout_logps": logps[row], "entropies": entropies[row]}
             samples.append(Sample(problem=chunk.problem, sample=number, text=texts[row], seed=seed, **tokens, **verdict))
         return samples

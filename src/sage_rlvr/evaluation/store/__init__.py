@@ -27,9 +27,8 @@ interruptions, if the sampler is a function of the seed. Several processes may w
 from sage_rlvr.evaluation.repeats import Repeat
 from sage_rlvr.evaluation.store.folder import is_store
 from sage_rlvr.evaluation.store.identity import Identity
-from sage_rlvr.evaluation.store.reader import Counts
 from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, PromptAndGold, Sample, prompt_hash, seed_of
-from sage_rlvr.evaluation.store.samples import SampleStore
+from sage_rlvr.evaluation.store.samples import Counts, SampleStore
 
 __all__ = [
     "CHUNK",

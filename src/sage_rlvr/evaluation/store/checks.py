@@ -28,7 +28,7 @@ def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[
         problem = odd[0][0]
         numbers = [number for name, number in odd if name == problem]
         raise DataError(
-            f"problem {problem!r}: its samples are no whole chunks of {size} (look at {_short(numbers)}); commit each chunk whole, "
+            f"problem {problem!r}: its samples are no whole chunks of {size} (look at {short(numbers)}); commit each chunk whole, "
             "with every sample once"
         )
     owners: dict[int | None, Sample] = {}
@@ -40,10 +40,6 @@ def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[
                 f"sample {owner.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
             )
     return rows, chunks
-
-
-def _short(numbers: Sequence[int]) -> str:
-    return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
 def _reason(row: Sample, turns: int) -> str | None:

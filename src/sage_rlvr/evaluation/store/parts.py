@@ -12,13 +12,15 @@ its chunks with the hash of each chunk's samples: a chunk in two parts must have
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -62,9 +64,8 @@ _ADDRESS = ("problem", "sample")
 _LATER = {VERDICTS: JUDGED, SCORES: ("base_logps", "versions")}
 """Kinds of parts that replace columns of samples."""
 _ABOUT = "sage_rlvr"
-_TEXT = pa.large_string()
 _KINDS = {
-    **dict.fromkeys((*COLUMNS, TURNS, *ASKED), _TEXT),
+    **dict.fromkeys((*COLUMNS, TURNS, *ASKED), pa.large_string()),
     "sample": pa.int32(),
     **dict.fromkeys(("seed", "text_hash"), pa.int64()),
     "token_ids": pa.large_list(pa.int32()),
@@ -75,7 +76,7 @@ NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict"
 SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
 _OFTEN = ["problem", "prompt_hash", "finish", "answer", "verdict", "reason", "verifier", "versions"]  # whose values repeat
 
-Read = TypeVar("Read")
+Reading = TypeVar("Reading", bound=Callable[..., Any])
 Held = dict[Chunk, "StoredChunk"]
 
 
@@ -110,6 +111,19 @@ class StoredChunk:
     drawn: str
 
 
+def _retried(reading: Reading) -> Reading:
+    """A method of `StoredParts` that reads again if another process has merged a part meanwhile."""
+
+    @wraps(reading)
+    def retried(self: StoredParts, *args: Any, **options: Any) -> Any:
+        for _ in range(100):
+            with contextlib.suppress(FileNotFoundError):
+                return reading(self, *args, **options)
+        raise DataError(f"{self.folder}: its parts keep disappearing; end what deletes them, then run the same command again")
+
+    return cast(Reading, retried)
+
+
 class StoredParts:
     """The parts of a store's folder. key: the `Identity.key` that all samples share; size: samples of a chunk."""
 
@@ -122,9 +136,10 @@ class StoredParts:
 
     # ---- what is there
 
+    @_retried
     def of(self, kind: str) -> list[StoredPart]:
         """The parts of a kind, in order. Raises DataError for one that was changed, or is of another store."""
-        return self._whole(lambda: [self._part(kind, name) for name in sorted(parts_in(self.folder, kind))])
+        return [self._part(kind, name) for name in sorted(parts_in(self.folder, kind))]
 
     def _part(self, kind: str, name: str) -> StoredPart:
         path = self.folder / kind / name
@@ -146,11 +161,9 @@ class StoredParts:
         self._known[path] = StoredPart(path, footer.num_rows, path.stat().st_size, about)
         return self._known[path]
 
+    @_retried
     def chunks(self) -> Held:
         """The existing chunks. Raises DataError if two parts have different samples of one."""
-        return self._whole(self._scanned)
-
-    def _scanned(self) -> Held:
         names = set(parts_in(self.folder, SAMPLES))
         if self._indexed - names:
             self._indexed, self.indexed = set(), {}
@@ -244,10 +257,11 @@ class StoredParts:
 
     # ---- reading
 
+    @_retried
     def read(
         self,
         names: Sequence[str],
-        chosen: Callable[[Iterable[Chunk]], Sequence[Chunk]] = in_order,
+        chosen: Callable[[Collection[Chunk]], Sequence[Chunk]] = in_order,
         n: int | None = None,
         verifier: str | None = None,
         drawn: bool = False,
@@ -255,28 +269,15 @@ class StoredParts:
         """Columns of the chunks that `chosen` selects among the existing ones, in its order; by default all, with or without gaps
         between them. With the newest verdict of each sample, or that of `verifier`, null without one. n: the first n samples of
         each problem; drawn: without later columns."""
-
-        def reading() -> pa.Table:
-            held = self.chunks()
-            places = [held[chunk] for chunk in chosen(held)]
-            table = self._taken(list(dict.fromkeys([*names, *_ADDRESS, "verifier"])), places)
-            if n is not None:
-                table = table.filter(pc.less(table["sample"], n))
-            for kind, replaced in ({} if drawn else _LATER).items():
-                if columns := [name for name in replaced if name in names]:
-                    table = self._with_later(table, kind, columns, verifier if kind == VERDICTS else None)
-            return table.select(list(names))
-
-        return self._whole(reading)
-
-    def _whole(self, reading: Callable[[], Read]) -> Read:
-        """Return the result of `reading`, once no other process merges a part that it reads."""
-        for _ in range(100):
-            try:
-                return reading()
-            except FileNotFoundError:
-                continue
-        raise DataError(f"{self.folder}: its parts keep disappearing; end what deletes them, then run the same command again")
+        held = self.chunks()
+        places = [held[chunk] for chunk in chosen(held)]
+        table = self._taken(list(dict.fromkeys([*names, *_ADDRESS, "verifier"])), places)
+        if n is not None:
+            table = table.filter(pc.less(table["sample"], n))
+        for kind, replaced in ({} if drawn else _LATER).items():
+            if columns := [name for name in replaced if name in names]:
+                table = self._with_later(table, kind, columns, verifier if kind == VERDICTS else None)
+        return table.select(list(names))
 
     def _taken(self, names: Sequence[str], places: Sequence[StoredChunk]) -> pa.Table:
         """Columns of chunks, as generated."""
@@ -330,8 +331,8 @@ class StoredParts:
 
     @staticmethod
     def lists(table: pa.Table) -> dict[str, list[Any]]:
-        """`lists_of`."""
-        return lists_of(table)
+        """Inverse of `table_of`: columns as lists."""
+        return {name: _list_of(name, table[name]) for name in table.column_names}
 
     @staticmethod
     def counts(table: pa.Table) -> dict[str, list[Any]]:
@@ -362,7 +363,7 @@ class StoredParts:
 def drawn_chunks(table: pa.Table, size: int) -> dict[Chunk, str]:
     """Each chunk of a table of complete chunks, and the hash of its samples."""
     names = ("problem", "sample", "seed", "text_hash", "token_ids")
-    problems, numbers, seeds, texts, tokens = lists_of(table.select(names)).values()
+    problems, numbers, seeds, texts, tokens = StoredParts.lists(table.select(names)).values()
     chunks = {}
     for first in range(0, len(table), size):
         digest = hashlib.sha256()
@@ -393,11 +394,6 @@ def _array(name: str, values: Sequence[Any]) -> pa.Array:
     ends = pa.array(np.cumsum([0, *map(len, rows)]))  # sixty times as fast as pa.array(rows)
     null = pa.array([value is None for value in values], pa.bool_())
     return pa.LargeListArray.from_arrays(ends, pa.array(np.concatenate([empty, *rows])), mask=null)
-
-
-def lists_of(table: pa.Table) -> dict[str, list[Any]]:
-    """Inverse of `table_of`: columns as lists."""
-    return {name: _list_of(name, table[name]) for name in table.column_names}
 
 
 def _list_of(name: str, column: pa.ChunkedArray) -> list[Any]:

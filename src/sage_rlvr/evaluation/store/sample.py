@@ -69,11 +69,6 @@ def prompt_hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def text_hash(text: str) -> int:
-    """`sha_63` of a completion, by which samples with the same text are found."""
-    return sha_63(text.encode("utf-8", "surrogatepass"))
-
-
 def sha_63(data: bytes) -> int:
     """The first 63 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1
