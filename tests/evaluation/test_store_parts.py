@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from command import call, said
 from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation import sampling
 from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, SampleStore, claims
+from sage_rlvr.evaluation.store import parts as store_parts
 from samples_common import PROBLEMS, SMALL, TURNS, draw, evaluate, lenient, report, rows
 
 
@@ -333,6 +335,35 @@ def test_small_parts_are_merged_by_the_writer_and_by_the_command(tmp_path: Path,
     assert call("samples", tmp_path / "t", "--merge") == 0
     assert "6 parts merged into 1" in said(capsys)[0]
     assert len(parts(tmp_path / "t")) == 1 and SampleStore.open(tmp_path / "t").digest() == digest
+
+
+def test_one_process_merges_at_a_time(tmp_path: Path):
+    """Two would each write all of the samples."""
+    store = evaluate(tmp_path, PROBLEMS, 6, SMALL, most=1)
+    with open(tmp_path / "store.json", "rb") as merging:
+        fcntl.flock(merging, fcntl.LOCK_EX)
+        waits = threading.Thread(target=store.close)
+        waits.start()
+        waits.join(0.2)
+        assert len(parts(tmp_path)) == 6
+    waits.join()
+    assert len(parts(tmp_path)) == 1
+
+
+def test_parts_may_be_merged_while_another_process_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer, listed, seen = evaluate(tmp_path, PROBLEMS, 4, SMALL, most=1), store_parts.parts_in, []
+
+    def listing(folder: Path, kind: str) -> list[str]:
+        names = listed(folder, kind)
+        seen.append(names)
+        if len(seen) == 1:
+            writer.close()  # after this the listed parts are gone
+        return names
+
+    monkeypatch.setattr(store_parts, "parts_in", listing)
+    with SampleStore.open(tmp_path) as store:
+        assert store.claim(PROBLEMS, 6, 9) == [Chunk("a", 4, 2), Chunk("b", 4, 2)]
+    assert len(seen[0]) == 4
 
 
 def test_large_parts_are_left_and_verdicts_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

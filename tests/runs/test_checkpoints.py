@@ -268,7 +268,7 @@ def test_a_writer_whose_file_goes_before_it_is_locked_takes_another(tmp_path: Pa
         if how == fcntl.LOCK_EX and left[0]:
             left[0] -= 1
             for one in tmp_path.glob(".tmp-*-record"):
-                files._remove_dead(one)
+                files.remove_dead(one)
         locked(held, how)
 
     monkeypatch.setattr(files.fcntl, "flock", late)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.abilities import Formed, Recoverable
 from sage_rlvr.tasks.base import Task
@@ -124,7 +123,7 @@ def forms_of(store: SampleStore, n: int, task: Task | None = None) -> Forms | No
     columns = store.lists(("problem", "text", "verdict", "answer"), n=n)
     samples: dict[str, list[tuple[str, bool, Any]]] = {}
     for name, text, verdict, answer in zip(*columns.values(), strict=True):
-        samples.setdefault(unescape(name), []).append((unescape(text), verdict == "right", answer))
+        samples.setdefault(name, []).append((text, verdict == "right", answer))
     rows = [_counted(task, name, some) for name, some in samples.items()]
     marks = task.answer_marks
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import ESCAPED, unescape
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.verifiers import UNANSWERED, Verdict
@@ -37,7 +36,7 @@ def reasons_of(store: SampleStore, n: int | None = None) -> Reasons:
     """Reasons why samples of a store are not right, over the first n of each problem."""
     rows = store.lists(("verdict", "reason", "finish"), n=n)
     ends = [None if end is None else end == "length" for end in rows["finish"]]
-    return Reasons(Counter(zip(rows["verdict"], map(unescape, rows["reason"]), ends, strict=True)))
+    return Reasons(Counter(zip(rows["verdict"], rows["reason"], ends, strict=True)))
 
 
 def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None = None) -> Elsewhere | None:
@@ -49,10 +48,9 @@ def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None
     if judge is None and store.identity.prompt not in FORMATS:
         return None
     rows = store.lists(("problem", "text", "verdict", "reason", "finish"), n=n)
-    columns = ([*map(unescape, rows[name])] if name in ESCAPED else rows[name] for name in rows)
     left = [
         (problem, text)
-        for problem, text, verdict, reason, finish in zip(*columns, strict=True)
+        for problem, text, verdict, reason, finish in zip(*rows.values(), strict=True)
         if verdict == "wrong" and reason in UNANSWERED and finish != "length" and not text.endswith(NO_ANSWER)
     ]
     some = left[:: max(1, len(left) // LOOKED)][:LOOKED]  # of all problems, not only of the first

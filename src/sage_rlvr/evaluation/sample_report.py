@@ -24,7 +24,7 @@ from sage_rlvr.evaluation.chance import chance_of_store
 from sage_rlvr.evaluation.forms import forms_of
 from sage_rlvr.evaluation.judged import UNJUDGED, JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, TURNS, own_of, turns_in, unescape
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, TURNS, own_of, turns_in
 from sage_rlvr.safe_io import parse_json
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.verdicts.chance import BELOW, UNKNOWN, Chance
@@ -102,7 +102,7 @@ class SampleColumns:
         """Texts, which of them are right, and their problems. Raises DataError if none is right."""
         if not self.right.any():
             raise DataError(f"{self.store.path}: no sample is right, and patterns are counted only in right samples")
-        return [unescape(text) for text in self["text"]], self.right, self.problems
+        return self["text"], self.right, self.problems
 
 
 def gaps(column: Sequence[Any]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from sage_rlvr.errors import DataError, choose_from
 from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.store import Sample, SampleStore
-from sage_rlvr.evaluation.store.sample import LABELS, unescape, unmarked
+from sage_rlvr.evaluation.store.sample import LABELS, unmarked
 
 MARGIN = "  | "
 UNKNOWN = "not in this store, which a version without prompts wrote; the same eval command adds prompt and gold"
@@ -25,7 +25,7 @@ def sample_lines(
     """
     if n < 1 or verdict not in (None, *LABELS):
         raise DataError(f"n = {n}, verdict = {verdict!r}: n must be >= 1, and verdict one of {', '.join(LABELS)}")
-    known = list(dict.fromkeys(map(unescape, store.lists(("problem",))["problem"])))
+    known = list(dict.fromkeys(store.lists(("problem",))["problem"]))
     if not known:
         raise DataError(f"{store.path}: has no samples yet; run the evaluation first")
     for name in problems:

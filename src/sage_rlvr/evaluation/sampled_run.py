@@ -19,7 +19,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.policies import borrowing, commit_of, lender_of, load_here, name_or_path, tokens_of
 from sage_rlvr.evaluation.sample_run import SampleRun
 from sage_rlvr.evaluation.sampling import EvalSet, SamplingRun, Scorer, check_window, guide_of, prompts_of
-from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, is_store
+from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import SCORED
 from sage_rlvr.models.borrowing import Borrowing, BorrowingGenerator
 from sage_rlvr.models.episodes import positions_of
@@ -108,33 +108,24 @@ def _describe(store: SampleStore, run: SampleRun, task: EvalSet, prompts: Mappin
 
 
 def _agreeing(folder: Path, identity: Identity, task: EvalSet) -> SampleStore:
-    """The store of this identity; its error explains differing hashes of problems or weights."""
+    """The store of this identity; its error names another number of problems."""
     try:
         return SampleStore.open(folder, identity)
     except ConfigError as error:
-        message = str(error)
-    known = SampleStore.open(folder)
-    had, many = known.wanted().get("problems"), len(task.problems)
-    if known.identity.task_hash != identity.task_hash and had not in (None, many):
-        message += f"\nproblems: {had} -> {many}"
-    if known.identity.template_hash != identity.template_hash:
-        message += "\nthe prompts are rendered differently (chat template, --chat-template-kwargs): use another --store"
-    if known.identity.revision != identity.revision:
-        message += "\nthe weights differ: if the run was continued, use another --store"
-    raise ConfigError(message)
+        known, many = SampleStore.open(folder), len(task.problems)
+        had = known.wanted().get("problems", many)
+        if known.identity.task_hash == identity.task_hash or had == many:
+            raise
+        raise ConfigError(f"{error}\nproblems: {had} -> {many}") from error
 
 
 def _score(
     store: SampleStore, scorer: Scorer, prompts: Mapping[str, Prompt], stamp: tuple[str, str], counting: Counting
 ) -> None:
     """Compute log-probs under the base for samples that were generated without it, chunk by chunk as in generation."""
-
-    def scored(rows: list[Sample]) -> list[Any]:
-        return scorer(prompts[rows[0].problem].ids, rows)
-
     if lacking := store.unscored(stamp):
         with counting(len(lacking) * lacking[0].size) as advance:
-            store.score(scored, stamp, progress=advance)
+            store.score(lambda rows: scorer(prompts[rows[0].problem].ids, rows), stamp, progress=advance)
 
 
 def verify_again(run: SampleRun) -> tuple[SampleStore, EvalSet, int]:

@@ -259,7 +259,6 @@ def _judged(fields: Fields, choice: Choice) -> tuple[str, float | None, str]:
 def _add_store(made: Completions, source: _Source) -> None:
     """Add the samples of a store."""
     from sage_rlvr.evaluation.store import SampleStore
-    from sage_rlvr.evaluation.store.sample import unescape
 
     with SampleStore.open(source.path) as store:
         known, questions = store.identity, store.questions()
@@ -267,11 +266,10 @@ def _add_store(made: Completions, source: _Source) -> None:
     arm = f"{source.name or known.model}, T = {known.decoding['temperature']:g}"
     codes = {"right": RIGHT, "wrong": WRONG, "undecided": UNDECIDED, None: UNSCORED}
     for problem, text, finish, verdict, reason, answer in zip(*rows.values(), strict=True):
-        notes = [unescape(part) for part in (reason, None if answer is None else f"answer {answer}") if part]
+        notes = [part for part in (reason, None if answer is None else f"answer {answer}") if part]
         code = codes[verdict].upper() if finish == "length" else codes[verdict]
-        id = unescape(problem)
-        one = made.add((known.task, id), Column(arm, None), (code, unescape(text), " · ".join(notes)))
-        asked = questions.get(id)
+        one = made.add((known.task, problem), Column(arm, None), (code, text, " · ".join(notes)))
+        asked = questions.get(problem)
         if asked is not None and not one.prompt:
             one.prompt, one.gold = asked.prompt or "", asked.gold
     made.score[source.path.name] = "the verdict of its verifier"

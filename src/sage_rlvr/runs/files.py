@@ -44,7 +44,7 @@ def replacing(path: str | Path, within: Path | None = None, synced: bool = True)
         raise ConfigError(f"{path}: a device or a pipe, which a file would replace; pass the path of a file")
     for folder in (path.parent, within):
         folder.mkdir(parents=True, exist_ok=True)
-    temporary, held = _locked_temporary(within / path.name)
+    temporary, held = locked_temporary(within / path.name)
     try:
         yield temporary
         sync_file(temporary)
@@ -60,11 +60,11 @@ def replacing(path: str | Path, within: Path | None = None, synced: bool = True)
         sync_folder(path.parent)
 
 
-def _locked_temporary(path: Path) -> tuple[Path, int]:
+def locked_temporary(path: Path) -> tuple[Path, int]:
     """Return a new file next to `path` and its descriptor, locked while this process lives; those of dead writers are removed."""
     for left in os.listdir(path.parent):
         if left.startswith(".tmp-") and left[13:] == f"-{path.name}":
-            _remove_dead(path.with_name(left))
+            remove_dead(path.with_name(left))
     while True:
         temporary = path.with_name(f".tmp-{uuid.uuid4().hex[:8]}-{path.name}")  # the suffix stays: np.savez reads it
         held = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
@@ -75,21 +75,28 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
         os.close(held)  # another writer took it for a dead one's before it was locked
 
 
-def _remove_dead(temporary: Path) -> None:
-    """Remove a temporary file of a process that has ended: its lock ended with it. A live writer's stays."""
-    with contextlib.suppress(OSError):  # gone by now, of another user, no file, held by a live writer, or no locks here
-        held = os.open(temporary, os.O_RDWR)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temporary.unlink()
-        finally:
-            os.close(held)
+def remove_dead(file: Path) -> bool:
+    """Remove the locked file of a process that has ended: its lock ended with it. Return whether no live process has it."""
+    try:
+        held = os.open(file, os.O_RDWR)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(file).st_ino == os.fstat(held).st_ino:  # otherwise it is another writer's by now
+                file.unlink()
+    except OSError:  # held by a live writer, of another user, or no locks here
+        return False
+    finally:
+        os.close(held)
+    return True
 
 
 def create_whole(path: Path, content: bytes) -> bool:
     """Create a file with this content; if it exists, change nothing and return False. A kill at any time leaves no part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, held = _locked_temporary(path)
+    temporary, held = locked_temporary(path)
     try:
         temporary.write_bytes(content)
         sync_file(temporary)

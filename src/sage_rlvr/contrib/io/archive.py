@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from sage_rlvr.errors import ConfigError, DataError, short, suggest
 from sage_rlvr.evaluation.store import Identity, PromptAndGold, SampleStore, is_store
 from sage_rlvr.evaluation.store.identity import requested
-from sage_rlvr.evaluation.store.parts import NEVER_NULL, SCHEMA
-from sage_rlvr.evaluation.store.reader import IMPORTED
+from sage_rlvr.evaluation.store.parts import NEVER_NULL, SCHEMA, StoredParts
 from sage_rlvr.evaluation.store.sample import ASKED, COLUMNS, FINISHES, LABELS, NESTED, TURNS, unescape
+from sage_rlvr.evaluation.store.samples import IMPORTED
 from sage_rlvr.runs import replacing
 from sage_rlvr.safe_io import MIB, parse_json, read_parquet
 from sage_rlvr.verdicts.chance import KEY, chance_of_tree
@@ -59,7 +59,7 @@ def from_parquet(file: Path, folder: Path) -> int:
     _check_chunks(file, table, identity.chunk_size or 1)
     with SampleStore.open(folder, identity) as store:
         store.note(**kept)
-        store.write_table(table.select([name for name in store.columns if name in kinds]))
+        store.add(table.select([name for name in store.columns if name in kinds]))
         store.describe(_questions(table))
     return len(table)
 
@@ -101,6 +101,5 @@ def _questions(table: pa.Table) -> dict[str, PromptAndGold]:
     if not set(ASKED) <= set(table.column_names):
         return {}
     asked = table.select(["problem", *ASKED]).filter(pc.is_valid(table["prompt"]))
-    rows = asked.group_by(["problem", *ASKED]).aggregate([]).to_pylist()
-    golds = [None if row["gold"] is None else unescape(row["gold"]) for row in rows]
-    return {unescape(row["problem"]): PromptAndGold(unescape(row["prompt"]), gold) for row, gold in zip(rows, golds, strict=True)}
+    rows = StoredParts.lists(asked.group_by(["problem", *ASKED]).aggregate([]))
+    return {name: PromptAndGold(*question) for name, *question in zip(*rows.values(), strict=True)}

@@ -8,7 +8,6 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.evaluation.store import SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.tasks import countdown, known_task
 from sage_rlvr.tasks.abilities import Documented
 
@@ -20,7 +19,7 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
         Raises DataError if the store's prompts or puzzles differ from this version's.
     """
     rows = store.lists(("problem", "prompt_hash"))
-    hashes = dict(zip(map(unescape, rows["problem"]), rows["prompt_hash"], strict=True))
+    hashes = dict(zip(rows["problem"], rows["prompt_hash"], strict=True))
     if store.identity.task == countdown.Countdown.name:
         return {name: _countdown_doc(store, name, hashed) for name, hashed in hashes.items()}
     task = known_task(store.identity.task)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 
 import numpy as np
 
@@ -21,36 +21,25 @@ def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[
         if reason := _reason(sample, turns):
             raise DataError(f"problem {sample.problem!r}, sample {sample.sample!r}: {reason}")
     rows = sorted(samples, key=lambda sample: (sample.problem, sample.sample))
+    chunks = sorted({Chunk(row.problem, int(row.sample) - int(row.sample) % size, size) for row in rows})
+    given = Counter((row.problem, int(row.sample)) for row in rows)
+    whole = Counter((chunk.problem, number) for chunk in chunks for number in chunk.samples)
+    if odd := sorted((given - whole) + (whole - given)):
+        problem = odd[0][0]
+        numbers = [number for name, number in odd if name == problem]
+        raise DataError(
+            f"problem {problem!r}: its samples are no whole chunks of {size} (look at {short(numbers)}); commit each chunk whole, "
+            "with every sample once"
+        )
     owners: dict[int | None, Sample] = {}
     for row in rows:
         owner = owners.setdefault(row.seed, row)
-        if row.seed is not None and (owner.problem, owner.sample) != (row.problem, row.sample):
+        if row.seed is not None and owner is not row:
             raise DataError(
                 f"problem {row.problem!r}, sample {row.sample} has the seed {row.seed} of problem {owner.problem!r}, "
                 f"sample {owner.sample}: repeats with one seed are one sample; take each from Identity.seed_of"
             )
-    chunks = []
-    for problem, group in groupby(rows, key=lambda row: row.problem):
-        numbers = [int(row.sample) for row in group]
-        chunks += [Chunk(problem, first, size) for first in _firsts(problem, numbers, size)]
     return rows, chunks
-
-
-def _firsts(problem: str, numbers: list[int], size: int) -> list[int]:
-    """The first sample of each chunk. Raises DataError if the numbers are not those of complete chunks."""
-    firsts = sorted({number - number % size for number in numbers})
-    complete = [first + i for first in firsts for i in range(size)]
-    if numbers != complete:
-        odd = sorted(set(complete) ^ set(numbers)) or [number for number in numbers if numbers.count(number) > 1]
-        raise DataError(
-            f"problem {problem!r}: samples {_short(numbers)} are no whole chunks of {size} "
-            f"(look at {_short(odd)}); commit each chunk whole, with every sample once"
-        )
-    return firsts
-
-
-def _short(numbers: Sequence[int]) -> str:
-    return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
 def _reason(row: Sample, turns: int) -> str | None:
@@ -59,10 +48,9 @@ def _reason(row: Sample, turns: int) -> str | None:
         return "the problem's id is a text that is not empty"
     if not is_integer(row.sample, 2**31):
         return "samples are numbered from 0"
-    if row.verdict not in LABELS:
-        return f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"
-    if row.finish not in FINISHES:
-        return f'finish {row.finish!r}; it is "stop", "length" or None'
+    for name, known in (("verdict", LABELS), ("finish", FINISHES)):
+        if getattr(row, name) not in known:
+            return f"{name} {getattr(row, name)!r}; it is one of {known}"
     if row.seed is not None and not is_integer(row.seed, 2**63):
         return f"seed {row.seed!r} is not in [0, 2^63); take it from Identity.seed_of"
     if not _fits_turns(row, turns):

@@ -57,24 +57,18 @@ class Identity:
     def __post_init__(self) -> None:
         object.__setattr__(self, "decoding", _decoding(self.decoding))
         object.__setattr__(self, "versions", dict(sorted(self.versions.items())))
-        size = self.chunk_size
-        if size is None:
-            size = 1 if self.greedy else CHUNK
+        size = (1 if self.greedy else CHUNK) if self.chunk_size is None else self.chunk_size
         object.__setattr__(self, "chunk_size", size)
         for name in ("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: must be a non-empty text")
         if type(self.seed) is not int:
             raise ConfigError(f"Identity.seed = {self.seed!r}: the base seed is a whole number")
-        if not is_count(size) or (self.greedy and size > 1):
-            raise ConfigError(
-                f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: must be a whole number >= 1, "
-                "and 1 for greedy decoding, whose samples are all identical"
-            )
-        if not is_count(self.together):
-            raise ConfigError(f"Identity.together = {self.together!r}: problems per call, a whole number >= 1")
-        if not is_count(self.turns):
-            raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number >= 1")
+        for name in ("chunk_size", "together", "turns"):
+            if not is_count(getattr(self, name)):
+                raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: must be a whole number >= 1")
+        if self.greedy and size > 1:
+            raise ConfigError(f"Identity.chunk_size = {size} at temperature 0: greedy decoding has one sample, so it must be 1")
 
     @property
     def greedy(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,13 +26,13 @@ LABELS = ("right", "wrong", "undecided")
 FINISHES = ("stop", "length", None)
 SCORED, GUIDED = "scored under", "guide"  # in a row's versions: the models of its base_logps and its q
 _MARK, _SURROGATE = "\x00escaped:", re.compile("[\ud800-\udfff]")
-ESCAPED = ("problem", "text", "answer", "reason")
 POLICY = "policy"  # the speaker of a turn of an episode, if not the environment
 TOKEN_LEVEL = ("rollout_logps", "base_logps", "entropies", "q")  # one number per token, nats except for q
 NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
 TURNS = "turns"  # JSON: [[who, text, tokens], ...]
 JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
 ASKED = ("prompt", "gold")  # columns of a table that belong to the problem
+ESCAPED = ("problem", "text", "answer", "reason", *ASKED)
 COLUMNS = (
     "problem", "sample", "seed", "prompt_hash", "text", "text_hash", "token_ids", *TOKEN_LEVEL,
     "finish", "answer", "verdict", "reason", "verifier", "latency_s", "versions",
@@ -69,11 +69,6 @@ def prompt_hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def text_hash(text: str) -> int:
-    """`sha_63` of a completion, by which samples with the same text are found."""
-    return sha_63(text.encode("utf-8", "surrogatepass"))
-
-
 def sha_63(data: bytes) -> int:
     """The first 63 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1
@@ -96,6 +91,11 @@ class Chunk:
     def samples(self) -> range:
         """The numbers of its samples within the problem."""
         return range(self.first, self.first + self.size)
+
+
+def in_order(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """Chunks by problem and first sample."""
+    return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sage_rlvr.errors import SageError
 from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.sample_report import gaps, made_under
 from sage_rlvr.evaluation.store import PromptAndGold, Sample, SampleStore
-from sage_rlvr.evaluation.store.sample import GUIDED, POLICY, SCORED, TURNS, own_of, turns_in, unescape, unmarked
+from sage_rlvr.evaluation.store.sample import GUIDED, POLICY, SCORED, TURNS, own_of, turns_in, unmarked
 from sage_rlvr.extras import advice
 from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.tasks import known_task
@@ -184,7 +184,7 @@ def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> Samp
     arm, n, task, law = row.arm, row.n, store.identity.task, store.identity.decoding
     turns = (TURNS,) * (TURNS in store.columns)
     rows = store.lists(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
-    names, texts = ([unescape(text) for text in rows[column]] for column in ("problem", "text"))
+    names, texts = rows["problem"], rows["text"]
     right = np.array([verdict == "right" for verdict in rows["verdict"]], dtype=bool)
     scored, guides = sorted(made_under(rows, SCORED)), sorted(made_under(rows, GUIDED))
     known = len(scored) == 1 and not gaps(rows["base_logps"])

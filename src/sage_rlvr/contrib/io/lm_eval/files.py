@@ -10,7 +10,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import prompt_hash, unescape
+from sage_rlvr.evaluation.store.sample import prompt_hash
 from sage_rlvr.safe_io import read_json_lines
 
 SIDECAR = "lm_eval.jsonl"
@@ -65,7 +65,7 @@ def targets_of(store: SampleStore) -> dict[str, str]:
             f"{store.path}: was not imported, so it has no targets; judge it again with the command that created it and --rejudge"
         )
     held = dict.fromkeys(store.lists(("problem",))["problem"])
-    if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:
+    if lacking := [name for name in held if name not in known]:
         raise DataError(
             f"{store.path}: {SIDECAR} knows no target of {len(lacking)} of its {len(held)} problems "
             f"({', '.join(map(repr, lacking[:5]))}{', ...' if len(lacking) > 5 else ''}), which were imported under other ids "
