@@ -59,7 +59,7 @@ from sage_rlvr.runs.files import sync_folder
 from sage_rlvr.safe_io import parse_json
 
 ROWS = 4096  # rows per row group: the amount read for one problem
-SMALL, LARGE = 16 << 20, 64 << 20  # bytes of the parts that are merged, and of the result
+SMALL, LARGE = 8 << 20, 16 << 20  # bytes of the parts that are merged, and of the result
 _ADDRESS = ("problem", "sample")
 _LATER = {VERDICTS: JUDGED, SCORES: ("base_logps", "versions")}
 """Kinds of parts that replace columns of samples."""
