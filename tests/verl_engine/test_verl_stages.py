@@ -32,8 +32,11 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.recipes import trainable
+from sage_rlvr.training import loop as engine
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.loop import batch_of
+from sage_rlvr.training.scores import step_signals
 from sage_rlvr.training.verl import trainer
 
 Figure = Callable[[str, str], None]
@@ -87,8 +90,11 @@ def _estimator() -> Iterator[None]:
 
 def elsewhere(groups: Groups) -> Groups:
     """The same completions with a sampler's log-probs that are not the policy's."""
-    noise = 0.5 * torch.randn(groups.rollout.logps.shape, generator=torch.Generator().manual_seed(3))
-    return dataclasses.replace(groups, rollout=dataclasses.replace(groups.rollout, logps=groups.rollout.logps + noise))
+    return dataclasses.replace(groups, rollout=dataclasses.replace(groups.rollout, logps=shifted(groups.rollout.logps)))
+
+
+def shifted(logps: torch.Tensor) -> torch.Tensor:
+    return logps + 0.5 * torch.randn(logps.shape, generator=torch.Generator().manual_seed(3))
 
 
 def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str, taught: str | None = None) -> None:
@@ -145,6 +151,68 @@ def test_weights_of_the_sampler_that_are_one_change_nothing_and_others_do(monkey
     for part in groups:
         verl.step(elsewhere(part))
     assert furthest(verl.weights(), wanted) > 2e-5
+
+
+BOUNDS = (0.7, 1.4)
+CORRECTIONS = {
+    kind: [f"algorithm.rollout_correction.{word}" for word in words]
+    for kind, words in {
+        "bypass": ["bypass_mode=true"],
+        "rejection": ["rollout_rs=token_k1", "rollout_rs_threshold='{}_{}'".format(*BOUNDS)],
+    }.items()
+}
+
+
+def sampled_elsewhere(*given: Any) -> Signals:
+    """`step_signals` of the loop with the sampler of `elsewhere` as pi_old."""
+    return dataclasses.replace(step_signals(*given), old_logps=shifted(given[1].rollout.logps).float())
+
+
+def rejecting(kept: list[float]) -> Callable[..., Any]:
+    """`batch_of` of the loop without the tokens whose ratio of pi_old to the sampler of `elsewhere` lies outside BOUNDS; kept: the
+    fraction left, one a step."""
+
+    def batch(loop: Any, groups: Any, *more: Any, **fixed: Any) -> Any:
+        whole = batch_of(loop, groups, *more, **fixed)
+        ratio = (shifted(groups.rollout.logps) - whole.old_logps).exp()
+        mask = whole.mask & (ratio >= BOUNDS[0]) & (ratio <= BOUNDS[1])
+        kept.append(float(mask.sum() / whole.mask.sum()))
+        return dataclasses.replace(whole, mask=mask)
+
+    return batch
+
+
+@pytest.mark.parametrize(("case", "kind"), [("sage_token", "bypass"), ("sage_token", "rejection"), ("dr_grpo", "rejection")])
+def test_a_corrected_run_is_the_loops_with_the_pi_old_or_the_tokens_that_the_words_name(
+    case: str, kind: str, monkeypatch: pytest.MonkeyPatch, figure: Figure
+):
+    """A sampler whose log-probs are not the policy's, two epochs. The loop has it as pi_old from the signals on; or trains on the
+    tokens left, with the q and the advantages of all."""
+    more, kept = ("updates.epochs=2", "steps=3"), list[float]()
+    with monkeypatch.context() as patch:
+        name, other = ("step_signals", sampled_elsewhere) if kind == "bypass" else ("batch_of", rejecting(kept))
+        patch.setattr(engine, name, other)
+        groups, wanted = record(config_of(case, *more))
+    assert kind == "bypass" or 0.3 < min(kept) <= max(kept) < 0.9
+    ends = []
+    for words in (CORRECTIONS[kind], []):
+        verl = stages(config_of(case, *more), monkeypatch, "actor_rollout_ref.actor.ppo_epochs=2", *words)
+        for part in groups:
+            verl.step(elsewhere(part))
+        ends.append(furthest(verl.weights(), wanted))
+    figure("largest difference of a weight", f"{ends[0]:.1e}, without the correction {ends[1]:.1e}")
+    assert ends[0] < 1e-5 and ends[1] > 5e-5
+
+
+def test_a_mean_over_tokens_divides_by_all_of_them_whatever_rejection_leaves(monkeypatch: pytest.MonkeyPatch):
+    """The norm of the gradient: the loop's, whose mean is over the tokens left, times their fraction. AdamW would hide it."""
+    config, kept = config_of("dapo_kl method.dynamic_sampling=false", "steps=1"), list[float]()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "batch_of", rejecting(kept))
+        (part,), _ = record(config)
+        norm = engine.train_step(engine.build(config), 0)["optimizer/grad_norm"]
+    verl = stages(config, monkeypatch, *CORRECTIONS["rejection"])
+    assert verl.step(elsewhere(part))["actor/grad_norm"] == pytest.approx(norm * kept[-1], rel=1e-4) and kept[-1] < 0.9
 
 
 @pytest.mark.slow

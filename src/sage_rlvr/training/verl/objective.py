@@ -22,7 +22,7 @@ from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.training.engines import ESTIMATOR, check_sizes, guide_refusals, refuse_all
 from sage_rlvr.training.verl.fields import CLAMP, ESTIMATORS, disagreement, is_clamped, method_fields
-from sage_rlvr.training.verl.terms import ACTOR, Read, honored, own_loss
+from sage_rlvr.training.verl.terms import ACTOR, Read, honored, ignored, own_loss, policies
 from sage_rlvr.training.watch import check_vocabulary
 
 MODES = ("sync", "colocate_async", "separate_async")
@@ -73,7 +73,7 @@ class SageNode:
 class Objective:
     """A checked objective. method: None if verl's own is shaped; anchor: as verl descends it, None without a KL.
 
-    terms: lines on what verl adds to it (`terms.honored`, `terms.own_loss`).
+    terms: lines on what verl adds to it (`terms.honored`, `own_loss`) and on pi_old and q (`policies`).
     """
 
     method: Method | None
@@ -102,12 +102,13 @@ class Objective:
         _check_engine(read)
         if node.method is None:
             assert node.guide is not None
-            objective = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, (own_loss(read),))
+            terms = (own_loss(read), *policies(read))
+            objective = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, terms)
         else:
             _check_fields(node.method, read)
             # As verl descends it: its loss reads sampled tokens only, so an exact KL is estimated, and the words then say so.
             anchor = None if node.method.anchor is None or node.method.anchor.is_off else sampled(node.method.anchor)
-            objective = cls(node.method, anchor, node.seed, node.objective_may_change, tuple(honored(read)))
+            objective = cls(node.method, anchor, node.seed, node.objective_may_change, (*honored(read), *policies(read)))
         _check_seen(objective, read)
         return objective
 
@@ -144,6 +145,7 @@ def _check_engine(read: Read) -> None:
             "and adds it to the reward of whole completions; use +sage.method with placement=reward (dr_grpo, rloo), "
             "whose KL is a return-to-go without that division, and remove algorithm.use_kl_in_reward",
         ),
+        (dropped := ignored(read), dropped),
     )
 
 
