@@ -3,6 +3,7 @@
     sage: {method: grpo}                 the whole objective is the method's; verl's fields say the same (`method_fields`)
     sage: {guide: branch}                verl's own objective, whose KL in the loss gets the guide
     sage: {method: grpo, guide: branch}  the method with the guide, `sage` of it
+    sage: {passk: FOLDER}                verl's own objective, unchanged; pass@k of its validations (validation.py)
 
 A configuration that would ignore the guide, or optimize another objective, raises ConfigError with the fix.
 """
@@ -24,6 +25,7 @@ from sage_rlvr.training.engines import ESTIMATOR, check_sizes, guide_refusals, r
 from sage_rlvr.training.verl.fields import CLAMP, ESTIMATORS, disagreement, is_clamped, method_fields
 from sage_rlvr.training.verl.terms import ACTOR, Read, honored, ignored, own_loss, policies
 from sage_rlvr.training.watch import check_vocabulary
+from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
 MODES = ("sync", "colocate_async", "separate_async")
 UNPROVEN = {
@@ -46,8 +48,9 @@ USUAL = {  # the values that were tested: weights or routes that differ between 
 class SageNode:
     """The `sage` node. method: a registered method and its arguments; guide: of the KL, with or without a method.
 
-    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
-    of `sage-rlvr export verl`, for the reward manager.
+    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: folder
+    of `sage-rlvr export verl`, for the reward manager. passk: folder of pass@k of verl's validations; temperatures: those at which
+    the base is sampled for it before the first step.
     """
 
     method: Method | None = None
@@ -55,6 +58,8 @@ class SageNode:
     seed: int = 0
     objective_may_change: bool = False
     task: str | None = None
+    passk: str | None = None
+    temperatures: tuple[float, ...] = BASE_TEMPERATURES
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> SageNode:
@@ -64,8 +69,11 @@ class SageNode:
             method = tree["method"]
             tree["method"] = {**({"name": method} if isinstance(method, str) else method), "guide": tree.pop("guide")}
         node = decode(cls, tree, where="sage")
-        nothing = "sage: set what verl should optimize: +sage.method=grpo, +sage.guide=branch, or both"
-        refuse((node.method is None and node.guide is None, nothing))
+        nothing = (
+            "sage: set what verl should optimize: +sage.method=grpo, +sage.guide=branch, or both; or +sage.passk=FOLDER, which "
+            "only measures pass@k"
+        )
+        refuse((node.method is None and node.guide is None and node.passk is None, nothing))
         return node
 
 
@@ -85,9 +93,16 @@ class Objective:
     @property
     def words(self) -> str:
         """The objective as it is optimized, verl's own terms and its clamp of the KL included."""
+        if self.is_verls:
+            return "verl's own objective, unchanged"
         # A checkpoint keeps these words and a resume compares them: a term that they leave out could change without an error.
         clamp = (CLAMP,) if is_clamped(self.anchor) else ()
         return "\n".join([objective_words(self.method, self.anchor), *self.terms, *clamp])
+
+    @property
+    def is_verls(self) -> bool:
+        """Return True if nothing of this package is optimized."""
+        return self.method is None and self.anchor is None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -99,6 +114,9 @@ class Objective:
     def of(cls, tree: Mapping[str, Any], read: Read) -> Objective:
         """The objective of the `sage` node `tree` beside verl's configuration. ConfigError for all that is refused."""
         node = SageNode.of(tree)
+        _check_trainer(read)
+        if node.method is None and node.guide is None:
+            return cls(None, None, node.seed, node.objective_may_change)
         _check_engine(read)
         if node.method is None:
             assert node.guide is not None
@@ -125,7 +143,7 @@ def unproven(read: Read) -> list[str]:
     return [f"{key}={read(key)}" for key in untested]
 
 
-def _check_engine(read: Read) -> None:
+def _check_trainer(read: Read) -> None:
     mode = read("trainer.v1.trainer_mode")
     refuse(
         (
@@ -134,6 +152,11 @@ def _check_engine(read: Read) -> None:
             "next release); remove trainer.use_v1",
         ),
         (mode not in MODES, f"trainer.v1.trainer_mode = {mode!r}: choose one of {', '.join(MODES)}"),
+    )
+
+
+def _check_engine(read: Read) -> None:
+    refuse(
         (
             read("distillation.enabled"),
             "distillation.enabled = True: distillation replaces the loss that the guide acts on; train without "

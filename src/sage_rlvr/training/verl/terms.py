@@ -88,10 +88,10 @@ def honored(read: Read) -> Iterator[str]:
             f"rollout_is_threshold = {bound}){scaled}; a KL in the loss is not multiplied"
         )
     if rule := read(f"{CORRECTION}.rollout_rs"):
-        bound, mode = read(f"{CORRECTION}.rollout_rs_threshold"), read(f"{ACTOR}.loss_agg_mode")
+        bound, mode = read(f"{CORRECTION}.rollout_rs_threshold"), str(read(f"{ACTOR}.loss_agg_mode"))
         yield (
-            f"verl leaves tokens out of the loss, with its KL and entropy, by the ratio of pi_old to the sampler (rollout_rs = {rule}, "
-            f"rollout_rs_threshold = {bound}); advantages and q are of all tokens, and {KEPT.get(mode, f'the mean is {mode}')}"
+            "verl leaves tokens out of the loss, with its KL and entropy, by the ratio of pi_old to the sampler "
+            f"(rollout_rs = {rule}, rollout_rs_threshold = {bound}); advantages and q are of all tokens, and {KEPT[mode]}"
         )
 
 
@@ -128,24 +128,25 @@ def ignored(read: Read) -> str:
     rollout_rs into it, belongs to the trainer before them.
     """
     bypass, logged = read(f"{CORRECTION}.bypass_mode"), read(f"{ROLLOUT}.calculate_log_probs")
-    rules = [f"{CORRECTION}.{name} = {read(f'{CORRECTION}.{name}')}" for name in ("rollout_is", "rollout_rs") if read(f"{CORRECTION}.{name}")]
-    if bypass and read(f"{CORRECTION}.loss_type") not in ("ppo_clip", None):
+    given = {name: read(f"{CORRECTION}.{name}") for name in ("rollout_is", "rollout_rs", "loss_type")}
+    rules = ", ".join(f"{CORRECTION}.{name} = {given[name]}" for name in ("rollout_is", "rollout_rs") if given[name])
+    if bypass and given["loss_type"] not in ("ppo_clip", None):
         return (
-            f"{CORRECTION}.loss_type = {read(f'{CORRECTION}.loss_type')}: with bypass_mode verl's V1 trainers keep the clipped loss and "
-            "do not read this field; set it to ppo_clip"
+            f"{CORRECTION}.loss_type = {given['loss_type']}: with bypass_mode verl's V1 trainers do not read it, and the loss stays "
+            "clipped; set it to ppo_clip"
         )
     if bypass and rules:
         return (
-            f"{', '.join(rules)}: with bypass_mode verl's V1 trainers do not read it, so every token would count; remove it, or set "
-            f"{CORRECTION}.bypass_mode=false"
+            f"{rules}: with bypass_mode verl's V1 trainers do not read it, so every token would count with weight 1; remove it, or "
+            f"set {CORRECTION}.bypass_mode=false"
         )
     if logged is False and (bypass or rules):
         return (
             f"{ROLLOUT}.calculate_log_probs = False: the sampler then returns no log-probs, which "
-            f"{', '.join(rules) or 'bypass_mode'} needs; set it to true"
+            f"{rules or 'bypass_mode'} needs; set it to true"
         )
-    if read(f"{CORRECTION}.rollout_rs") and read(f"{CORRECTION}.rollout_rs_threshold") is None:
-        return f"{CORRECTION}.rollout_rs = {read(f'{CORRECTION}.rollout_rs')}: set rollout_rs_threshold too, such as '0.5_2.0' for token_k1"
+    if given["rollout_rs"] and read(f"{CORRECTION}.rollout_rs_threshold") is None:
+        return f"{CORRECTION}.rollout_rs = {given['rollout_rs']}: set rollout_rs_threshold too, such as '0.5_2.0' for token_k1"
     if read(f"{LOSS}.loss_mode") == "bypass_mode":
         return (
             f"{LOSS}.loss_mode = bypass_mode: its terms are not in the printed objective; set {LOSS}.loss_mode=vanilla and "
