@@ -130,7 +130,19 @@ def args_of_a_cpu(given: list[str]) -> dict[str, Any]:
 SAGE = {"name": "sage", "base": "grpo", "guide": "branch"}
 CASES: dict[str, dict[str, Any]] = {
     "sync": {"method": SAGE},
-    "colocate_async": {"method": SAGE | {"guide": {"name": "branch", "threshold": "p80"}}, "mode": "colocate_async"},
+    "colocate_async": {
+        "method": SAGE | {"guide": {"name": "branch", "threshold": "p80"}},
+        "more": {"trainer.v1.trainer_mode": "colocate_async"},
+    },
+    "separate_async": {  # one worker trains, another samples; two updates share a pi_old
+        **{"method": SAGE, "updates": {"minibatches": 2}},
+        "more": {
+            **{"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
+            **{"actor_rollout_ref.hybrid_engine": False, "+ray_kwargs.ray_init.num_gpus": 2},
+            **{f"actor_rollout_ref.rollout.{name}": 1 for name in ("nnodes", "n_gpus_per_node")},
+            "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
+        },
+    },
     "lora": {  # and verl's dynamic sampling
         **{"method": SAGE | {"base": {"name": "dapo", "beta": 0.05}}, "optimizer": {"lr": 1e-2}},
         **{"lora": {"rank": 4}},
@@ -138,12 +150,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def command(folder: Path, *arguments: str) -> str:
+def command(folder: Path, *arguments: str, **more: str) -> str:
     """What a command of this package says in `folder`; AssertionError with verl's last lines where it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "sage_rlvr", *arguments],
         cwd=folder,
-        env={**os.environ, **environment(), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")},
+        env={**os.environ, **environment(), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp"), **more},
         capture_output=True,
         text=True,
         timeout=1500,
@@ -157,7 +169,7 @@ def command(folder: Path, *arguments: str) -> str:
 def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: Path):
     """train, train again (nothing left), eval, compare, report: the run directory is one of this package."""
     given = dict(CASES[case])
-    args = args_of_a_cpu(words(tmp_path)) | ({"trainer.v1.trainer_mode": given.pop("mode")} if "mode" in given else {})
+    args = args_of_a_cpu([*words(tmp_path), *(f"{key}={value}" for key, value in given.pop("more", {}).items())])
     engine = {"name": "verl", "args": args, "lora": given.pop("lora", None)}
     shared = {"base": "countdown/base", "steps": 2, "world": {"train_problems": 64}, "checkpoint": {"every": 1}}
     sizes = {"rollout": {"prompts_per_step": 4, "group_size": 8}}
@@ -187,24 +199,25 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
 
 
 def test_pass_at_k_and_metrics_of_a_cluster_of_two_machines_that_already_runs(tmp_path: Path, figure: Figure):
-    """verl's own objective, and then a recipe on the same cluster: nothing of a run is left behind. Files lie where the command ran,
-    and `compare` reads them: the base at two temperatures, the policy after each validation."""
+    """verl's own objective, then a recipe on the same cluster: nothing of a run stays there. Files lie where the command ran, and
+    `compare` reads them: the base at two temperatures, the policy after each validation."""
     named = Named(config=dump(small("grpo")))
     counts = export(named, tmp_path, chosen(named.task(), take=8, say=lambda line: None), talks=False)
     with cluster(tmp_path) as address:
         arguments = [
             *(word for word in on_cluster(words(tmp_path, workers=2, steps=2), address) if "val_" not in word),
             *(f"{key}={value}" for key, value in REWARD.items()),
-            *(f"+sage.task={tmp_path}", "+sage.passk=passk", "+sage.temperatures=[1.0,0.5]"),
+            *("algorithm.adv_estimator=grpo", f"+sage.task={tmp_path}", "+sage.passk=passk", "+sage.temperatures=[1.0,0.5]"),
             *(f"data.val_files={tmp_path}/val.parquet", "trainer.val_before_train=true", "trainer.test_freq=2"),
             *(f"actor_rollout_ref.rollout.val_kwargs.{word}" for word in ("n=4", "temperature=1.0", "do_sample=true")),
         ]
         said = launched(arguments, tmp_path)
-        engine = {"name": "verl", "args": args_of_a_cpu(on_cluster(words(tmp_path, workers=2), address))}
+        here = [word for word in on_cluster(words(tmp_path, workers=2), address) if "ray_init" not in word]
+        engine = {"name": "verl", "args": args_of_a_cpu(here)}
         sizes = {"rollout": {"prompts_per_step": 4, "group_size": 8}, "steps": 1, "world": {"train_problems": 64}}
         recipe = {"base": "countdown/base", "method": "grpo", **sizes, "engine": engine}
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe))
-        assert "done: 1 step" in command(tmp_path, "train", "mine.yaml", "--run", "run")
+        assert "done: 1 step" in command(tmp_path, "train", "mine.yaml", "--run", "run", RAY_ADDRESS=address)
     assert "verl's own objective, unchanged" in said
     rows = {row["step"]: row["data"] for row in rows_of(tmp_path / "file.jsonl")}
     assert rows.keys() == {0, 1, 2} and "reward/mean" in rows_of(tmp_path / "run/metrics.jsonl")[0]

@@ -14,6 +14,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -345,6 +346,35 @@ def test_each_local_update_of_a_step_has_noise_of_its_own(monkeypatch: pytest.Mo
         noise.append(verl.padded("ref_log_prob") - verl.padded("unshaped"))
     assert float((noise[0] - noise[1]).abs().max()) > 0.1
     torch.testing.assert_close(noise[1], noise[2], rtol=0, atol=1e-6)
+
+
+def half_of(groups: Groups, numbers: list[int]) -> Any:
+    """Some prompts of the groups, as `Stages.step` reads them."""
+    size = groups.rewards.shape[1]
+    rows = torch.tensor([number * size + member for number in numbers for member in range(size)])
+    rollout = {name: getattr(groups.rollout, name)[rows] for name in ("tokens", "mask", "logps")}
+    return SimpleNamespace(
+        prompts=[groups.prompts[n] for n in numbers], rewards=groups.rewards[numbers], rollout=SimpleNamespace(**rollout)
+    )
+
+
+def test_the_updates_of_a_step_of_separate_async_are_the_loops_mini_batches(monkeypatch: pytest.MonkeyPatch, figure: Figure):
+    """`parameter_sync_step` = 2: pi_old and q of both updates are of the policy at the start of the step. In mode sync, where each
+    update is a step, pi_old moves and the weights are others."""
+    config = config_of("sage_branch", "updates.minibatches=2", "optimizer.lr=1e-3", "steps=3")
+    groups, wanted = record(config)
+    ends = []
+    for mode in ("separate_async", "sync"):
+        more = [f"trainer.v1.trainer_mode={mode}", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+        verl = stages(config, monkeypatch, *more, "actor_rollout_ref.actor.optim.lr=1e-3")
+        for step, part in enumerate(groups):
+            halves = Key(config.seed).permutation(step, "minibatch/0", len(part.prompts)).tensor_split(2)
+            for update, half in enumerate(halves):
+                verl.trainer.local_trigger_step = update
+                verl.step(half_of(part, sorted(half.tolist())))
+        ends.append(furthest(verl.weights(), wanted))
+    figure("largest difference of a weight", f"{ends[0]:.1e}, in mode sync {ends[1]:.1e}")
+    assert ends[0] < 1e-5 and ends[1] > 5e-5
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def ignored(read: Read) -> str:
     rules = ", ".join(f"{CORRECTION}.{name} = {given[name]}" for name in ("rollout_is", "rollout_rs") if given[name])
     if bypass and given["loss_type"] not in ("ppo_clip", None):
         return (
-            f"{CORRECTION}.loss_type = {given['loss_type']}: with bypass_mode verl's V1 trainers do not read it, and the loss stays "
+            f"{CORRECTION}.loss_type = {given['loss_type']}: with bypass_mode verl's V1 trainers do not read it, and the loss is "
             "clipped; set it to ppo_clip"
         )
     if bypass and rules:
