@@ -289,10 +289,22 @@ def _engine() -> Any:
     return CpuWeights
 
 
+def _copying(save: Any) -> Any:
+    """verl keeps weights by `.cpu()`, which copies nothing where they are on a CPU: they would move with those that are trained."""
+
+    def saved(model: Any) -> Any:
+        state, spec = save(model)
+        return {name: (value.clone(), own) for name, (value, own) in state.items()}, spec
+
+    return saved
+
+
 def _register() -> None:
     from verl.checkpoint_engine.base import CheckpointEngineRegistry
+    from verl.utils import fsdp_utils
     from verl.workers.rollout import base, replica
 
+    fsdp_utils.fsdp2_sharded_save_to_cpu = _copying(fsdp_utils.fsdp2_sharded_save_to_cpu)
     CheckpointEngineRegistry._registry["cpu"] = _engine()
     base._ROLLOUT_REGISTRY[("cpu", "async")] = "cpu_verl.CpuRollout"
     replica.RolloutReplicaRegistry.register("cpu", _replica)

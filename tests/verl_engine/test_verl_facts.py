@@ -16,6 +16,7 @@ import torch
 pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 
 import transfer_queue as tq
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 from verl.trainer.ppo import core_algos
@@ -24,11 +25,13 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils.config import validate_config
 from verl.workers.config import ActorConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl.workers.utils import losses
 from verl.workers.utils.padding import response_to_nested
 
+from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.io.import_config import VERL_DEFAULTS
 from sage_rlvr.contrib.methods.cispo import Cispo
 from sage_rlvr.contrib.methods.gspo import Gspo
@@ -38,7 +41,8 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import dapo, grpo, no_kl
 from sage_rlvr.training.engines import FAR
-from sage_rlvr.training.verl import fields, objective, terms, trainer
+from sage_rlvr.training.verl import fields, launch, objective, terms, trainer
+from sage_rlvr.training.verl.arguments import verl_words
 
 DRAW = torch.Generator().manual_seed(0)
 LOGPS, REF = (-3 * torch.rand(4, 6, generator=DRAW) for _ in range(2))
@@ -217,6 +221,18 @@ def test_pi_old_of_separate_async_is_that_at_the_start_of_the_step():
     places = [text.rindex(word) for word in words]
     assert places == sorted(places)
     assert "update_weights(self.global_steps)" in source(PPOTrainerSeparateAsync.on_step_end)
+
+
+def test_the_recipe_of_two_machines_is_of_fields_that_verl_has():
+    """hydra refuses another; the method's agree with them."""
+    recipe = load_config(TrainConfig, "examples/two_machines.yaml", [("model", "embedded")])
+    tree, rest = launch.split(verl_words(recipe, Path("run"), template=None, longest=64))
+    with initialize_config_dir(launch.CONFIG, version_base=None):
+        config = compose("ppo_trainer", overrides=[word for word in rest if not word.startswith("hydra.")])
+    launch.prepare(config, tree, [word.partition("=")[0].lstrip("+") for word in rest])
+    actor = config.actor_rollout_ref.actor
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node, actor.strategy, actor.use_kl_loss) == (2, 8, "fsdp2", True)
+    validate_config(config, need_reference_policy(config), need_critic(config))
 
 
 def test_the_terms_have_verls_defaults():

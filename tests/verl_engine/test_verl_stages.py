@@ -367,6 +367,7 @@ def test_the_updates_of_a_step_of_separate_async_are_the_loops_mini_batches(monk
     for mode in ("separate_async", "sync"):
         sizes = ("ppo_mini_batch_size=2", "ppo_micro_batch_size_per_gpu=16", "optim.lr=1e-3")
         actor = [f"actor_rollout_ref.actor.{word}" for word in sizes]
+        actor += [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu=16" for part in ("rollout", "ref")]
         verl = stages(config, monkeypatch, f"trainer.v1.trainer_mode={mode}", *actor)
         for step, part in enumerate(groups):
             halves = Key(config.seed).permutation(step, "minibatch/0", len(part.prompts)).tensor_split(2)
