@@ -32,6 +32,7 @@ def environment() -> dict[str, str]:
         **{name: "0" for name in ("RAY_USAGE_STATS_ENABLED", "RAY_DEDUP_LOGS", "RAY_ENABLE_UV_RUN_RUNTIME_ENV")},
         **{f"RAY_{name}": "0" for name in ("enable_worker_prestart", "prestart_worker_first_driver")},  # 8 idle imports of torch
         "RAY_worker_niceness": "0",  # 15 where it is not set: on a busy machine nothing would move
+        "RAY_AUTH_MODE": "disabled",  # else Ray leaves a token in the home folder, which the next cluster asks for
         "TOKENIZERS_PARALLELISM": "false",
         "VERL_LOGGING_LEVEL": "WARN",
     }
