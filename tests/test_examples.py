@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -51,6 +52,7 @@ def test_fewer_processes_than_were_launched_are_an_error(tmp_path: Path, monkeyp
     """Once the trainer is built, whose processes are accelerate's."""
     built = GRPOTrainer.__init__
 
+    @functools.wraps(built)
     def launched(self: Any, *args: Any, **kwargs: Any) -> None:
         built(self, *args, **kwargs)
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -361,11 +361,11 @@ def half_of(groups: Groups, numbers: list[int]) -> Any:
 def test_the_updates_of_a_step_of_separate_async_are_the_loops_mini_batches(monkeypatch: pytest.MonkeyPatch, figure: Figure):
     """`parameter_sync_step` = 2: pi_old and q of both updates are of the policy at the start of the step. In mode sync, where each
     update is a step, pi_old moves and the weights are others."""
-    config = config_of("sage_branch", "updates.minibatches=2", "optimizer.lr=1e-3", "steps=3")
+    config = config_of("sage_branch", "updates.minibatches=2", "optimizer.lr=3e-4", "steps=2")
     groups, wanted = record(config)
     ends = []
     for mode in ("separate_async", "sync"):
-        sizes = ("ppo_mini_batch_size=2", "ppo_micro_batch_size_per_gpu=16", "optim.lr=1e-3")
+        sizes = ("ppo_mini_batch_size=2", "ppo_micro_batch_size_per_gpu=16", "optim.lr=3e-4")
         actor = [f"actor_rollout_ref.actor.{word}" for word in sizes]
         actor += [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu=16" for part in ("rollout", "ref")]
         verl = stages(config, monkeypatch, f"trainer.v1.trainer_mode={mode}", *actor)
