@@ -1,7 +1,7 @@
 """SAGE-Branch on a LoRA adapter: TRL's reference is then the same model with the adapter switched off, and no second copy.
 
     pip install -c constraints.txt -e '.[trl]' && python examples/trl_lora.py
-    torchrun --nproc_per_node 2 examples/trl_lora.py --processes 2      (several machines: examples/multinode.sh)
+    torchrun --nproc_per_node 2 examples/trl_lora.py      (several machines: examples/multinode.sh)
 
 Countdown problems, the shipped base policy. Run on a CPU with TRL 1.16.0 and 1.0.0, in one and in two processes; on no GPU.
 """
@@ -28,11 +28,8 @@ def reward(completions: list[str], numbers: list[list[int]], target: list[int], 
     return [float(verify(p, text).right) for p, text in zip(problems, completions, strict=True)]
 
 
-def main(output_dir: str, steps: int = 20, batch: int = 128, processes: int | None = None) -> list[dict[str, float]]:
-    """Train an adapter for `steps` optimizer steps of `batch` completions per process; the log, one line per step.
-
-    RuntimeError where other than `processes` processes train: some launchers start fewer than asked for, without a word.
-    """
+def main(output_dir: str, steps: int = 20, batch: int = 128) -> list[dict[str, float]]:
+    """Train an adapter for `steps` optimizer steps of `batch` completions per process; the log, one line per step."""
     problems = WORLDS["demo"].problems("train", 0, 512)
     rows = [{"prompt": render(p), "numbers": list(p.numbers), "target": p.target} for p in problems]
     on_gpu = torch.cuda.is_available()
@@ -59,8 +56,6 @@ def main(output_dir: str, steps: int = 20, batch: int = 128, processes: int | No
         peft_config=LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"),
         guide=Branch(ratio=0.3, threshold=1.2),
     )
-    if processes not in (None, trainer.accelerator.num_processes):
-        raise RuntimeError(f"{trainer.accelerator.num_processes} process(es) train here, not {processes}")
     trainer.train()
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     trainer.accelerator.print(f"{trained} weights trained, by {trainer.accelerator.num_processes} process(es)")
@@ -71,7 +66,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=128, help="completions per process and step")
-    parser.add_argument("--processes", type=int, help="stop unless so many processes train")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        main(folder, options.steps, options.batch, options.processes)
+        main(folder, options.steps, options.batch)

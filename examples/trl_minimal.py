@@ -1,6 +1,6 @@
 """A GRPO script for TRL in which one class is changed: SageTrainer in place of GRPOTrainer, and the guide that it takes.
 
-    pip install -c constraints.txt -e '.[trl]' && python examples/trl_minimal.py
+    pip install -c constraints.txt -e '.[trl]' && python examples/trl_minimal.py      (machines: examples/multinode.sh)
 
 Countdown problems, the shipped base policy, full fine-tuning; on a CPU in under a minute. TRL prints its metrics and,
 beside them, kl/to_anchor (to the shaped anchor), kl/to_reference (to the reference) and what q did. Run on a CPU with TRL
@@ -9,9 +9,10 @@ beside them, kl/to_anchor (to the shaped anchor), kl/to_reference (to the refere
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 
+import torch
 from datasets import Dataset
 from trl import GRPOConfig
 
@@ -27,8 +28,9 @@ def reward(completions: list[str], numbers: list[list[int]], target: list[int], 
     return [float(verify(p, text).right) for p, text in zip(problems, completions, strict=True)]
 
 
-def main(output_dir: str, steps: int = 20) -> list[dict[str, float]]:
-    """Train for `steps` optimizer steps; the log, one line per step."""
+def main(output_dir: str, steps: int = 20, batch: int = 128) -> list[dict[str, float]]:
+    """Train for `steps` optimizer steps of `batch` completions per process; the log, one line per step."""
+    on_gpu = torch.cuda.is_available()
     problems = WORLDS["demo"].problems("train", 0, 512)
     rows = [{"prompt": render(p), "numbers": list(p.numbers), "target": p.target} for p in problems]
     trainer = SageTrainer(
@@ -41,14 +43,14 @@ def main(output_dir: str, steps: int = 20) -> list[dict[str, float]]:
             loss_type="grpo",
             learning_rate=1e-4,
             max_steps=steps,
-            per_device_train_batch_size=128,
+            per_device_train_batch_size=batch,
             num_generations=8,
             max_completion_length=24,
             logging_steps=1,
             save_strategy="no",
             report_to="none",
-            use_cpu=True,
-            bf16=False,
+            use_cpu=not on_gpu,
+            bf16=on_gpu,
         ),
         train_dataset=Dataset.from_list(rows),
         guide=Branch(ratio=0.3, threshold=1.2),
@@ -58,5 +60,10 @@ def main(output_dir: str, steps: int = 20) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="folder of the checkpoints; default: a temporary one")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=128, help="completions per process and step")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        main(sys.argv[1] if len(sys.argv) > 1 else folder)
+        main(options.out or folder, options.steps, options.batch)

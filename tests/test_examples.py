@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -15,6 +16,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("trl")
+
+from trl import GRPOTrainer
+
+from sage_rlvr.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -43,9 +48,18 @@ def test_an_adapter_is_trained_against_the_model_below_it(tmp_path: Path, capsys
     assert all(0.02 < line["guide/active_frac"] < 0.6 for line in log)
 
 
-def test_fewer_processes_than_wanted_are_an_error(tmp_path: Path):
-    with pytest.raises(RuntimeError, match=r"1 process\(es\) train here, not 2"):
-        example("trl_lora.py")["main"](str(tmp_path), steps=1, batch=32, processes=2)
+def test_fewer_processes_than_were_launched_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Once the trainer is built, whose processes are accelerate's."""
+    built = GRPOTrainer.__init__
+
+    @functools.wraps(built)
+    def launched(self: Any, *args: Any, **kwargs: Any) -> None:
+        built(self, *args, **kwargs)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+
+    monkeypatch.setattr(GRPOTrainer, "__init__", launched)
+    with pytest.raises(ConfigError, match=r"2 processes were launched .* accelerate sees 1"):
+        example("trl_lora.py")["main"](str(tmp_path), steps=1, batch=32)
 
 
 def test_the_servers_flags_and_the_trainers_arguments_without_vllm():
@@ -88,23 +102,51 @@ def free_port() -> str:
         return str(listening.getsockname()[1])
 
 
+def on_machines(*script: str, machines: int = 2, processes: int = 1, **more: str) -> list[str]:
+    """What examples/multinode.sh says of a script, once a machine, on this one."""
+    shared = {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "HEAD": "127.0.0.1", "PORT": free_port()}
+    shared |= {"MACHINES": str(machines), "GPUS": str(processes)} | more
+    started = [start("bash", str(EXAMPLES / "multinode.sh"), *script, MACHINE=str(n), **shared) for n in range(machines)]
+    said = [process.communicate(timeout=250)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * machines, "\n".join(said)[-4000:]
+    return said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("machines", "processes"), [(2, 1), (1, 2)])
 def test_two_processes_train_one_adapter(machines: int, processes: int):
-    """examples/multinode.sh once a machine, on this one: a world of two, or the script itself stops."""
-    shared = {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "HEAD": "127.0.0.1", "PORT": free_port()}
-    shared |= {"MACHINES": str(machines), "GPUS": str(processes)}
-    script = [str(EXAMPLES / "multinode.sh"), str(EXAMPLES / "trl_lora.py"), "--steps", "2", "--batch", "16"]
-    started = [start("bash", *script, MACHINE=str(machine), **shared) for machine in range(machines)]
-    said = [process.communicate(timeout=250)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * machines, "\n".join(said)[-4000:]
+    """A world of two, or the trainer itself stops."""
+    said = on_machines(str(EXAMPLES / "trl_lora.py"), "--steps", "2", "--batch", "16", machines=machines, processes=processes)
     assert all("81920 weights trained, by 2 process(es)" in text for text in said)
+
+
+@pytest.mark.slow
+def test_the_script_of_one_machine_trains_on_two():
+    said = on_machines(str(EXAMPLES / "trl_minimal.py"), "--steps", "2", "--batch", "16")
+    assert "'train_loss'" in "".join(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fsdp2", "zero2", "zero3"])
+def test_a_configuration_of_sharding_reaches_the_scripts_of_all_machines(name: str, tmp_path: Path):
+    """As accelerate's plugin reads it there: what it asks for, on a CPU, where accelerate itself would not shard."""
+    kind = "FullyShardedDataParallelPlugin" if name == "fsdp2" else "DeepSpeedPlugin"
+    if kind == "DeepSpeedPlugin" and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed is not installed here: make test-sharded")
+    read = "plugin.fsdp_version, plugin.reshard_after_forward" if name == "fsdp2" else "plugin.zero_stage"
+    (tmp_path / "script.py").write_text(
+        f"import os\nfrom accelerate.utils import {kind}\nplugin = {kind}()\n"
+        f"print('plugin', {read}, 'of', os.environ['WORLD_SIZE'], os.environ['RANK'])\n"
+    )
+    said = on_machines(str(tmp_path / "script.py"), CONFIG=str(EXAMPLES / f"{name}.yaml"))
+    shown = {"fsdp2": "2 True", "zero2": "2", "zero3": "3"}[name]
+    assert all(f"plugin {shown} of 2 {rank}" in text for rank, text in enumerate(said)), said
 
 
 @pytest.mark.slow
 def test_the_same_script_under_torchrun():
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    script = [str(EXAMPLES / "trl_lora.py"), "--steps", "1", "--batch", "16", "--processes", "2"]
+    script = [str(EXAMPLES / "trl_lora.py"), "--steps", "1", "--batch", "16"]
     said = output(*launch, *script, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
     assert "81920 weights trained, by 2 process(es)" in said
 

@@ -6,23 +6,17 @@ and `environment_of`, an environment of a task for chat models. Needs the trl ex
 from collections.abc import Sequence
 from pathlib import Path
 
-from sage_rlvr.errors import suggest
 from sage_rlvr.symptoms.on_trl import preflight
 from sage_rlvr.training.trl import PassAtK, SageTrainer, environment_of, grpo_config
 
 
-def verdict(base: Sequence[Path], last: Path) -> str:
-    """Return the first lines of a comparison of files of counts, of the base at its temperatures and the last evaluation.
+def judge(base: Sequence[Path], last: Path) -> str:
+    """`verdict` of the evaluations of `PassAtK`."""
+    from sage_rlvr.api.during import verdict  # slow to load
 
-    And its command.
-    """
-    from sage_rlvr.api.compare import compare  # slow to load
-
-    arms = {"base": ",".join(map(str, base)), "rl": str(last)}
-    answer = compare(arms).answer.partition("\n\n")[0]
-    return f"{answer} More: {suggest('compare', *(f'{name}={file}' for name, file in arms.items()))}"
+    return verdict(base, last)
 
 
-PassAtK.judge = staticmethod(verdict)
+PassAtK.judge = staticmethod(judge)
 
 __all__ = ["PassAtK", "SageTrainer", "environment_of", "grpo_config", "preflight"]

@@ -7,34 +7,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.process import end_with_parent
+from sage_rlvr.training.evaluations import Evaluations
 from sage_rlvr.training.verl import INSTALL, require_verl
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train. Return the exit code: 0; 2 if the input is rejected, with one line on the next step."""
+    """Train; with `sage.passk` print the verdict. Return the exit code: 0; 2 if the input is rejected, with the next step."""
     end_with_parent()
     try:
-        _launch(argv)
+        folder = _launch(argv)
     except (SageError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name != "verl":
             raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
+    if folder is not None:
+        _judge(Evaluations(folder))
     return 0
 
 
-def _launch(argv: Sequence[str] | None) -> None:
+def _judge(stored: Evaluations) -> None:
+    """Print the verdict on the evaluations of a run, if there are some of the base and of a later step."""
+    from sage_rlvr.api.during import verdict  # slow to load
+
+    base, last = stored.all(0), stored.last()
+    if not base or last is None:
+        return
+    try:
+        print(f"sage: {verdict(base, last)}")
+    except SageError as error:
+        print(f"sage: no verdict: {error}")
+
+
+def _launch(argv: Sequence[str] | None) -> Path | None:
     require_verl()
     try:
         from sage_rlvr.training.verl.launch import main as launch  # torch
     except ImportError as error:  # of the series that it should have, and still of another layout
         raise ConfigError(f"verl is not structured as in 0.9 ({error}); {INSTALL}") from error
-    launch(argv)
+    return launch(argv)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -84,6 +86,9 @@ class Workers:
         found = self.worker.update_actor(self._data(meta))
         return {"metrics": tu.get(found, "metrics")}  # type: ignore[return-value]
 
+    def __getattr__(self, name: str) -> Any:  # calls without rows: those that keep and restore weights
+        return getattr(self.worker, name)
+
 
 def configured(*more: str) -> Any:
     """verl's configuration of a small run, with the `sage` node where `more` has one."""
@@ -97,12 +102,14 @@ def configured(*more: str) -> Any:
 
 
 class Stages:
-    """One trainer of verl's mode "sync", shaped where the configuration has a sage node, with one worker."""
+    """The trainer of verl's mode, shaped where the configuration has a sage node, with one worker."""
 
     def __init__(self, *more: str, total_steps: int = 20) -> None:
         self.config, self.store = configured(*more), Store()
         shaped = "sage" in self.config
-        kind = trainer.sage_trainer(PPOTrainerSync) if shaped else PPOTrainerSync
+        apart = self.config.trainer.v1.trainer_mode == "separate_async"
+        plain = PPOTrainerSeparateAsync if apart else PPOTrainerSync
+        kind = trainer.sage_trainer(plain) if shaped else plain
         self.trainer: Any = kind.__new__(kind)
         self.trainer.config, self.trainer.total_training_steps = self.config, total_steps
         for name, value in {"use_critic": False, "ref_in_actor": False, "global_steps": 1}.items():
@@ -115,7 +122,7 @@ class Stages:
         reads = self.config.actor_rollout_ref.actor.use_kl_loss and not self.trainer.ref_in_actor
         role = "actor_rollout_ref" if reads else "actor_rollout"
         torch.manual_seed(0)
-        self.worker = ActorRolloutRefWorker(self.config.actor_rollout_ref, role=role)
+        self.worker = (DetachActorWorker if apart else ActorRolloutRefWorker)(self.config.actor_rollout_ref, role=role)
         self.worker.init_model()
         self.trainer.actor_rollout_wg = self.trainer.ref_policy_wg = Workers(self.worker, self.store)
 

@@ -16,6 +16,7 @@ import torch
 pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 
 import transfer_queue as tq
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 from verl.trainer.ppo import core_algos
@@ -24,10 +25,13 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils.config import validate_config
 from verl.workers.config import ActorConfig
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl.workers.utils import losses
 from verl.workers.utils.padding import response_to_nested
 
+from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.io.import_config import VERL_DEFAULTS
 from sage_rlvr.contrib.methods.cispo import Cispo
 from sage_rlvr.contrib.methods.gspo import Gspo
@@ -37,7 +41,8 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import dapo, grpo, no_kl
 from sage_rlvr.training.engines import FAR
-from sage_rlvr.training.verl import fields, objective, terms, trainer
+from sage_rlvr.training.verl import fields, launch, objective, terms, trainer
+from sage_rlvr.training.verl.arguments import verl_words
 
 DRAW = torch.Generator().manual_seed(0)
 LOGPS, REF = (-3 * torch.rand(4, 6, generator=DRAW) for _ in range(2))
@@ -195,6 +200,41 @@ def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
     assert text.count("rollout_is_weights=rollout_is_weights") == 1 and "rollout_is_weights" not in text.split("add kl loss")[1]
 
 
+def test_what_is_ignored_under_bypass_mode_and_where_rejection_acts():
+    """The V1 trainers set old_log_probs alone; rejection changes response_mask behind the credit, and not the number of tokens."""
+    old, advantage = source(PPOTrainer._compute_old_log_prob), source(PPOTrainer._compute_advantage)
+    assert 'data["old_log_probs"] = data.pop("rollout_log_probs")' in old and "not bypass_recomputing_logprobs" in advantage
+    assert "apply_bypass_mode" not in source(trainer_base) + source(losses)
+    assert 'config.policy_loss.get("loss_mode", "vanilla")' in source(losses.ppo_loss)
+    assert "rollout_correction" not in source(losses)
+    assert advantage.index("compute_rollout_correction_and_add_to_batch(") < advantage.index('fields.append("response_mask")')
+    assert 'response_mask = data["response_mask"].to(bool)' in source(losses.ppo_loss)
+    assert 'batch_num_tokens = data["loss_mask"].sum()' in source(FSDPEngine.forward_backward_batch)
+
+
+def test_pi_old_of_separate_async_is_that_at_the_start_of_the_step():
+    from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+
+    text = source(PPOTrainerSeparateAsync._compute_old_log_prob)
+    assert text.index("if self.local_trigger_step == 0:") < text.index("save_model_to_cpu(0)")
+    words = ("restore_model_from_cpu(0)", "super()._compute_old_log_prob(", "restore_model_from_cpu(self.local_trigger_step)")
+    places = [text.rindex(word) for word in words]
+    assert places == sorted(places)
+    assert "update_weights(self.global_steps)" in source(PPOTrainerSeparateAsync.on_step_end)
+
+
+def test_the_recipe_of_two_machines_is_of_fields_that_verl_has():
+    """hydra refuses another; the method's agree with them."""
+    recipe = load_config(TrainConfig, "examples/two_machines.yaml", [("model", "embedded")])
+    tree, rest = launch.split(verl_words(recipe, Path("run"), template=None, longest=64))
+    with initialize_config_dir(launch.CONFIG, version_base=None):
+        config = compose("ppo_trainer", overrides=[word for word in rest if not word.startswith("hydra.")])
+    launch.prepare(config, tree, [word.partition("=")[0].lstrip("+") for word in rest])
+    actor = config.actor_rollout_ref.actor
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node, actor.strategy, actor.use_kl_loss) == (2, 8, "fsdp2", True)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+
+
 def test_the_terms_have_verls_defaults():
     """A field that a release adds to verl's losses is no term here; one that it drops or changes fails this."""
     from stage import configured, words
@@ -283,8 +323,6 @@ def test_a_row_of_the_file_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_rates_that_verl_has():
     """Constant and cosine; a warm-up begins at 0, and the rate moves once per step of the trainer."""
     from verl.utils.torch_functional import get_constant_schedule_with_warmup
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
-
     text = source(FSDPEngine._build_lr_scheduler)
     assert text.count("lr_scheduler_type ==") == 2 and "NotImplementedError" in text
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=0.5)
@@ -305,7 +343,6 @@ def test_dynamic_sampling_drops_groups_of_equal_rewards_without_a_bound():
 
 def test_adapters_are_off_in_the_reference_and_saved_with_the_whole_model():
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
     assert 'metadata["no_lora_adapter"] = True' in source(PPOTrainer._compute_ref_log_prob)
     text = source(FSDPCheckpointManager.save_checkpoint)

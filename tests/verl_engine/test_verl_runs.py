@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
-from test_verl_stages import node
-from verl_common import environment, launched, started, words
+from test_verl_stages import Figure, node
+from verl_common import cluster, environment, launched, on_cluster, started, words
 
 from loop_recorded import furthest, record
+from sage_rlvr.api.compare import compare
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import Tree, override
@@ -115,11 +116,11 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     assert kept["objective"].startswith("method grpo+branch")
 
 
-def args_of_a_cpu(folder: Path) -> dict[str, Any]:
-    """engine.args of a recipe under which verl runs here with one worker."""
+def args_of_a_cpu(given: list[str]) -> dict[str, Any]:
+    """engine.args of a recipe under which verl runs here as with these words."""
     tree = Tree()
     taken = ("custom_chat_template", "micro_batch", "trainer.total", "hydra.", "override_optimizer")
-    for word in words(folder):
+    for word in given:
         key, _, value = word.partition("=")
         if key not in OWNED and not any(part in key for part in taken):
             tree = override(tree, key, value)
@@ -129,7 +130,19 @@ def args_of_a_cpu(folder: Path) -> dict[str, Any]:
 SAGE = {"name": "sage", "base": "grpo", "guide": "branch"}
 CASES: dict[str, dict[str, Any]] = {
     "sync": {"method": SAGE},
-    "colocate_async": {"method": SAGE | {"guide": {"name": "branch", "threshold": "p80"}}, "mode": "colocate_async"},
+    "colocate_async": {
+        "method": SAGE | {"guide": {"name": "branch", "threshold": "p80"}},
+        "more": {"trainer.v1.trainer_mode": "colocate_async"},
+    },
+    "separate_async": {  # one worker trains, another samples; two updates share a pi_old
+        **{"method": SAGE, "updates": {"minibatches": 2}},
+        "more": {
+            **{"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
+            **{"actor_rollout_ref.hybrid_engine": False, "+ray_kwargs.ray_init.num_gpus": 2},
+            **{f"actor_rollout_ref.rollout.{name}": 1 for name in ("nnodes", "n_gpus_per_node")},
+            "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
+        },
+    },
     "lora": {  # and verl's dynamic sampling
         **{"method": SAGE | {"base": {"name": "dapo", "beta": 0.05}}, "optimizer": {"lr": 1e-2}},
         **{"lora": {"rank": 4}},
@@ -137,12 +150,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def command(folder: Path, *arguments: str) -> str:
+def command(folder: Path, *arguments: str, **more: str) -> str:
     """What a command of this package says in `folder`; AssertionError with verl's last lines where it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "sage_rlvr", *arguments],
         cwd=folder,
-        env={**os.environ, **environment(), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp")},
+        env={**os.environ, **environment(), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray", dir="/tmp"), **more},
         capture_output=True,
         text=True,
         timeout=1500,
@@ -156,7 +169,7 @@ def command(folder: Path, *arguments: str) -> str:
 def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: Path):
     """train, train again (nothing left), eval, compare, report: the run directory is one of this package."""
     given = dict(CASES[case])
-    args = args_of_a_cpu(tmp_path) | ({"trainer.v1.trainer_mode": given.pop("mode")} if "mode" in given else {})
+    args = args_of_a_cpu([*words(tmp_path), *(f"{key}={value}" for key, value in given.pop("more", {}).items())])
     engine = {"name": "verl", "args": args, "lora": given.pop("lora", None)}
     shared = {"base": "countdown/base", "steps": 2, "world": {"train_problems": 64}, "checkpoint": {"every": 1}}
     sizes = {"rollout": {"prompts_per_step": 4, "group_size": 8}}
@@ -183,6 +196,44 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
         assert "verl" in command(tmp_path, "compare", "base=base", "verl=verl", "--k", "4")
         command(tmp_path, "report", "run", "-o", "report.html")
         assert "kl/to_anchor" in (tmp_path / "report.html").read_text()
+
+
+def test_pass_at_k_and_metrics_of_a_cluster_of_two_machines_that_already_runs(tmp_path: Path, figure: Figure):
+    """verl's own objective, then a recipe on the same cluster: nothing of a run stays there. Files lie where the command ran, and
+    `compare` reads them: the base at two temperatures, the policy after each validation."""
+    named = Named(config=dump(small("grpo")))
+    counts = export(named, tmp_path, chosen(named.task(), take=8, say=lambda line: None), talks=False)
+    with cluster(tmp_path) as address:
+        arguments = [
+            *(word for word in on_cluster(words(tmp_path, workers=2, steps=2), address) if "val_" not in word),
+            *(f"{key}={value}" for key, value in REWARD.items()),
+            *("algorithm.adv_estimator=grpo", f"+sage.task={tmp_path}", "+sage.passk=passk", "+sage.temperatures=[1.0,0.5]"),
+            *(f"data.val_files={tmp_path}/val.parquet", "trainer.val_before_train=true", "trainer.test_freq=2"),
+            *(f"actor_rollout_ref.rollout.val_kwargs.{word}" for word in ("n=4", "temperature=1.0", "do_sample=true")),
+        ]
+        said = launched(arguments, tmp_path)
+        here = [word for word in on_cluster(words(tmp_path, workers=2), address) if "ray_init" not in word]
+        engine = {"name": "verl", "args": args_of_a_cpu(here)}
+        sizes = {"rollout": {"prompts_per_step": 4, "group_size": 8}, "steps": 1, "world": {"train_problems": 64}}
+        recipe = {"base": "countdown/base", "method": "grpo", **sizes, "engine": engine}
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe))
+        assert "done: 1 step" in command(tmp_path, "train", "mine.yaml", "--run", "run", RAY_ADDRESS=address)
+    assert "verl's own objective, unchanged" in said
+    rows = {row["step"]: row["data"] for row in rows_of(tmp_path / "file.jsonl")}
+    assert rows.keys() == {0, 1, 2} and "reward/mean" in rows_of(tmp_path / "run/metrics.jsonl")[0]
+    files = {at: tmp_path / f"passk/step-{at}.jsonl" for at in ("000000-T1", "000000-T0.5", "000002-T1")}
+    stored = {at: rows_of(file) for at, file in files.items()}
+    assert all(len(part) == counts["validation"] and {row["n"] for row in part} == {4} for part in stored.values())
+    assert [row["c"] for row in stored["000000-T1"]] != [row["c"] for row in stored["000000-T0.5"]]
+    for at, metrics in (("000000-T1", rows[0]), ("000002-T1", rows[2])):
+        mean = sum(row["c"] for row in stored[at]) / sum(row["n"] for row in stored[at])
+        assert metrics["eval_passk/pass@1"] == pytest.approx(mean)
+        assert metrics["eval_passk/pass@1_low"] <= mean <= metrics["eval_passk/pass@4_high"]
+    assert "eval_passk_T0.5/pass@4" in rows[0] and "val-core" not in "".join(name for name in rows[0] if "T0.5" in name)
+    arms = {"base": f"{files['000000-T1']},{files['000000-T0.5']}", "rl": str(files["000002-T1"])}
+    answer = compare(arms).answer.partition("\n\n")[0]
+    assert answer in said and len(list((tmp_path / "passk").glob("step-*.jsonl"))) == 3
+    figure("pass@1 of the base and after two steps", f"{rows[0]['eval_passk/pass@1']:.2f}, {rows[2]['eval_passk/pass@1']:.2f}")
 
 
 def test_a_resume_with_another_objective_is_refused_before_ray_starts(tmp_path: Path):

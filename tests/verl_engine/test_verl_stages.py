@@ -14,6 +14,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,8 +33,11 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.recipes import trainable
+from sage_rlvr.training import loop as engine
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.loop import batch_of
+from sage_rlvr.training.scores import step_signals
 from sage_rlvr.training.verl import trainer
 
 Figure = Callable[[str, str], None]
@@ -87,8 +91,11 @@ def _estimator() -> Iterator[None]:
 
 def elsewhere(groups: Groups) -> Groups:
     """The same completions with a sampler's log-probs that are not the policy's."""
-    noise = 0.5 * torch.randn(groups.rollout.logps.shape, generator=torch.Generator().manual_seed(3))
-    return dataclasses.replace(groups, rollout=dataclasses.replace(groups.rollout, logps=groups.rollout.logps + noise))
+    return dataclasses.replace(groups, rollout=dataclasses.replace(groups.rollout, logps=shifted(groups.rollout.logps)))
+
+
+def shifted(logps: torch.Tensor) -> torch.Tensor:
+    return logps + 0.5 * torch.randn(logps.shape, generator=torch.Generator().manual_seed(3))
 
 
 def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str, taught: str | None = None) -> None:
@@ -145,6 +152,68 @@ def test_weights_of_the_sampler_that_are_one_change_nothing_and_others_do(monkey
     for part in groups:
         verl.step(elsewhere(part))
     assert furthest(verl.weights(), wanted) > 2e-5
+
+
+BOUNDS = (0.7, 1.4)
+CORRECTIONS = {
+    kind: [f"algorithm.rollout_correction.{word}" for word in words]
+    for kind, words in {
+        "bypass": ["bypass_mode=true"],
+        "rejection": ["rollout_rs=token_k1", "rollout_rs_threshold='{}_{}'".format(*BOUNDS)],
+    }.items()
+}
+
+
+def sampled_elsewhere(*given: Any) -> Signals:
+    """`step_signals` of the loop with the sampler of `elsewhere` as pi_old."""
+    return dataclasses.replace(step_signals(*given), old_logps=shifted(given[1].rollout.logps).float())
+
+
+def rejecting(kept: list[float]) -> Callable[..., Any]:
+    """`batch_of` of the loop without the tokens whose ratio of pi_old to the sampler of `elsewhere` lies outside BOUNDS; kept: the
+    fraction left, one a step."""
+
+    def batch(loop: Any, groups: Any, *more: Any, **fixed: Any) -> Any:
+        whole = batch_of(loop, groups, *more, **fixed)
+        ratio = (shifted(groups.rollout.logps) - whole.old_logps).exp()
+        mask = whole.mask & (ratio >= BOUNDS[0]) & (ratio <= BOUNDS[1])
+        kept.append(float(mask.sum() / whole.mask.sum()))
+        return dataclasses.replace(whole, mask=mask)
+
+    return batch
+
+
+@pytest.mark.parametrize(("case", "kind"), [("sage_token", "bypass"), ("sage_token", "rejection"), ("dr_grpo", "rejection")])
+def test_a_corrected_run_is_the_loops_with_the_pi_old_or_the_tokens_that_the_words_name(
+    case: str, kind: str, monkeypatch: pytest.MonkeyPatch, figure: Figure
+):
+    """A sampler whose log-probs are not the policy's, two epochs. The loop has it as pi_old from the signals on; or trains on the
+    tokens left, with the q and the advantages of all."""
+    more, kept = ("updates.epochs=2", "steps=3"), list[float]()
+    with monkeypatch.context() as patch:
+        name, other = ("step_signals", sampled_elsewhere) if kind == "bypass" else ("batch_of", rejecting(kept))
+        patch.setattr(engine, name, other)
+        groups, wanted = record(config_of(case, *more))
+    assert kind == "bypass" or 0.3 < min(kept) <= max(kept) < 0.9
+    ends = []
+    for words in (CORRECTIONS[kind], []):
+        verl = stages(config_of(case, *more), monkeypatch, "actor_rollout_ref.actor.ppo_epochs=2", *words)
+        for part in groups:
+            verl.step(elsewhere(part))
+        ends.append(furthest(verl.weights(), wanted))
+    figure("largest difference of a weight", f"{ends[0]:.1e}, without the correction {ends[1]:.1e}")
+    assert ends[0] < 1e-5 and ends[1] > 5e-5
+
+
+def test_a_mean_over_tokens_divides_by_all_of_them_whatever_rejection_leaves(monkeypatch: pytest.MonkeyPatch):
+    """The norm of the gradient: the loop's, whose mean is over the tokens left, times their fraction. AdamW would hide it."""
+    config, kept = config_of("dapo_kl method.dynamic_sampling=false", "steps=1"), list[float]()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "batch_of", rejecting(kept))
+        (part,), _ = record(config)
+        norm = engine.train_step(engine.build(config), 0)["optimizer/grad_norm"]
+    verl = stages(config, monkeypatch, *CORRECTIONS["rejection"])
+    assert verl.step(elsewhere(part))["actor/grad_norm"] == pytest.approx(norm * kept[-1], rel=1e-4) and kept[-1] < 0.9
 
 
 @pytest.mark.slow
@@ -277,6 +346,37 @@ def test_each_local_update_of_a_step_has_noise_of_its_own(monkeypatch: pytest.Mo
         noise.append(verl.padded("ref_log_prob") - verl.padded("unshaped"))
     assert float((noise[0] - noise[1]).abs().max()) > 0.1
     torch.testing.assert_close(noise[1], noise[2], rtol=0, atol=1e-6)
+
+
+def half_of(groups: Groups, numbers: list[int]) -> Any:
+    """Some prompts of the groups, as `Stages.step` reads them."""
+    size = groups.rewards.shape[1]
+    rows = torch.tensor([number * size + member for number in numbers for member in range(size)])
+    rollout = {name: getattr(groups.rollout, name)[rows] for name in ("tokens", "mask", "logps")}
+    return SimpleNamespace(
+        prompts=[groups.prompts[n] for n in numbers], rewards=groups.rewards[numbers], rollout=SimpleNamespace(**rollout)
+    )
+
+
+def test_the_updates_of_a_step_of_separate_async_are_the_loops_mini_batches(monkeypatch: pytest.MonkeyPatch, figure: Figure):
+    """`parameter_sync_step` = 2: pi_old and q of both updates are of the policy at the start of the step. In mode sync, where each
+    update is a step, pi_old moves and the weights are others."""
+    config = config_of("sage_branch", "updates.minibatches=2", "optimizer.lr=3e-4", "steps=2")
+    groups, wanted = record(config)
+    ends = []
+    for mode in ("separate_async", "sync"):
+        sizes = ("ppo_mini_batch_size=2", "ppo_micro_batch_size_per_gpu=16", "optim.lr=3e-4")
+        actor = [f"actor_rollout_ref.actor.{word}" for word in sizes]
+        actor += [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu=16" for part in ("rollout", "ref")]
+        verl = stages(config, monkeypatch, f"trainer.v1.trainer_mode={mode}", *actor)
+        for step, part in enumerate(groups):
+            halves = Key(config.seed).permutation(step, "minibatch/0", len(part.prompts)).tensor_split(2)
+            for update, half in enumerate(halves):
+                verl.trainer.local_trigger_step = update
+                verl.step(half_of(part, sorted(half.tolist())))
+        ends.append(furthest(verl.weights(), wanted))
+    figure("largest difference of a weight", f"{ends[0]:.1e}, in mode sync {ends[1]:.1e}")
+    assert ends[0] < 1e-5 and ends[1] > 5e-5
 
 
 @pytest.mark.slow

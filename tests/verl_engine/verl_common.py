@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,8 @@ def environment() -> dict[str, str]:
         **{name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")},
         **{name: "0" for name in ("RAY_USAGE_STATS_ENABLED", "RAY_DEDUP_LOGS", "RAY_ENABLE_UV_RUN_RUNTIME_ENV")},
         **{f"RAY_{name}": "0" for name in ("enable_worker_prestart", "prestart_worker_first_driver")},  # 8 idle imports of torch
+        "RAY_worker_niceness": "0",  # 15 where it is not set: on a busy machine nothing would move
+        "RAY_AUTH_MODE": "disabled",  # else Ray leaves a token in the home folder, which the next cluster asks for
         "TOKENIZERS_PARALLELISM": "false",
         "VERL_LOGGING_LEVEL": "WARN",
     }
@@ -83,6 +87,46 @@ def words(folder: Path, workers: int = 1, prompts: int = 4, group: int = 8, step
         f"hydra.run.dir={folder}/hydra",
         "hydra.output_subdir=null",
     ]
+
+
+def on_cluster(words: list[str], address: str) -> list[str]:
+    """The words of a run with two workers, as one worker on each of two machines of a Ray cluster that already runs."""
+    kept = [word for word in words if "ray_init" not in word and "trainer.n_gpus_per_node" not in word]
+    return [*kept, "trainer.n_gpus_per_node=1", "trainer.nnodes=2", f"+ray_kwargs.ray_init.address={address}"]
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, machines: int = 2) -> Iterator[str]:
+    """The address of a Ray cluster of so many `ray start` on this machine, whose processes know nothing of a run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
+    head.append(f"--temp-dir={tempfile.mkdtemp(prefix='ray', dir='/tmp')}")
+    sizes = ["--num-cpus=4", "--num-gpus=1", "--object-store-memory=200000000", "--min-worker-port=0", "--max-worker-port=0"]
+    processes = []
+    try:
+        for number in range(machines):
+            where, said = [f"--address={address}"] if number else head, folder / f"ray-{number}.txt"
+            with open(said, "wb") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *where, *sizes],
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, **environment()},
+                        start_new_session=True,
+                    )
+                )
+            until = time.monotonic() + 300
+            while "Ray runtime started" not in (text := said.read_text(errors="replace")):
+                assert processes[-1].poll() is None and time.monotonic() < until, text[-3000:]
+                time.sleep(0.2)
+        yield address
+    finally:
+        for process in reversed(processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

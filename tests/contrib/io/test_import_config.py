@@ -203,7 +203,7 @@ VERL = ["actor_rollout_ref.model.path=owner/policy", "actor_rollout_ref.rollout.
         "actor_rollout_ref.rollout.ignore_eos=True",
         "algorithm.gamma=0.9",
         "actor_rollout_ref.actor.clip_ratio=0.1",
-        "algorithm.rollout_correction.rollout_rs=token",
+        "trainer.critic_warmup=5",
         "actor_rollout_ref.rollout.response_length=7",
     ],
 )

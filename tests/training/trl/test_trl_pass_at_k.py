@@ -31,7 +31,8 @@ from sage_rlvr.api.compare import compare
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.training.trl import PassAtK, SageTrainer, evaluations, held_out
+from sage_rlvr.training import evaluations
+from sage_rlvr.training.trl import PassAtK, SageTrainer, held_out
 from sage_rlvr.verdicts.stats.intervals import passk_interval
 from sage_rlvr.verifiers.rewards import text_of
 from trl_common import PROMPTS, QUIET, arguments, build, on_ranks, reward, same, weights

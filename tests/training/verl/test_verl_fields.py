@@ -102,6 +102,7 @@ VERL: dict[str, Any] = {
     "algorithm.adv_estimator": "grpo",
 }
 BRANCH = {"guide": {"name": "branch", "ratio": 0.3}}
+TOKEN = {"guide": "token"}  # reads log-probs alone
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,15 @@ BRANCH = {"guide": {"name": "branch", "ratio": 0.3}}
         ({"guide": {"name": "branch", "threshold": 4.0}}, {"actor_rollout_ref.model.path": "embedded"}, "threshold = 4 nats"),
         ({"method": "grpo"}, {f"{ACTOR}.clip_ratio_c": 3.0}, "clip_ratio_c = 3.0, but the method needs"),
         ({"method": {"name": "pkpo", "k": 8}}, {"actor_rollout_ref.rollout.n": 4}, "needs at least 8"),
-        ({"method": "grpo"}, {"algorithm.rollout_correction.bypass_mode": True}, "bypass_mode"),
+        *(
+            (tree, {f"{CORRECTION}.bypass_mode": True, f"{CORRECTION}.{name}": value}, f"{name} = {value}: with bypass_mode")
+            for tree in ({"method": "grpo"}, TOKEN)
+            for name, value in (("loss_type", "reinforce"), ("rollout_rs", "seq_mean_k1"), ("rollout_is", "token"))
+        ),
+        ({"method": "grpo"}, {f"{CORRECTION}.rollout_rs": "token_k1"}, "set rollout_rs_threshold too"),
+        ({"method": "grpo"}, {f"{CORRECTION}.rollout_is": "token", f"{ROLLOUT}.calculate_log_probs": False}, "set it to true"),
+        ({"method": "grpo"}, {f"{CORRECTION}.bypass_mode": True, f"{ROLLOUT}.calculate_log_probs": False}, "set it to true"),
+        (TOKEN, {f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, f"{CORRECTION}.bypass_mode=true"),
     ],
 )
 def test_refused_with_the_way_out(tree: dict[str, Any], more: dict[str, Any], words: str):
@@ -237,10 +246,28 @@ def test_weights_of_the_sampler_are_honored_and_in_the_words():
     assert len({plain, *found}) == 5 and all("rollout_is = " in words for words in found) and "rollout_is" not in plain
 
 
+def test_what_leaves_tokens_out_or_replaces_pi_old_is_in_the_words():
+    """Beside a method and with a guide alone; equal words only for the same objective, so that a resume sees a change."""
+    mode, oldest = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
+    late = {mode: "separate_async", oldest: 8, "trainer.v1.sampler.max_off_policy_strategy": "drop"}
+    rejecting = {f"{CORRECTION}.rollout_rs": "token_k1", f"{CORRECTION}.rollout_rs_threshold": "0.5_2.0"}
+    changes: list[dict[str, Any]] = [
+        *({}, rejecting, rejecting | {f"{CORRECTION}.rollout_rs_threshold": "0.5_3.0"}, {f"{CORRECTION}.bypass_mode": True}),
+        *(late, late | {oldest: 2}, late | {oldest: None}, late | rejecting, late | {f"{CORRECTION}.bypass_mode": True}),
+        *(late | {mode: "colocate_async"}, late | {"trainer.v1.separate_async.parameter_sync_step": 4}),
+    ]
+    for tree, there in (({"method": "grpo"}, OWN | VERL | method_fields(grpo(), 24)), (TOKEN, PLAIN)):
+        found = [Objective.of(tree, (there | more).get).words for more in changes]
+        assert len(set(found)) == len(found)
+        assert ["pi_old is the sampler" in words for words in found] == [f"{CORRECTION}.bypass_mode" in more for more in changes]
+        proximal = [mode in more and f"{CORRECTION}.bypass_mode" not in more for more in changes]
+        assert ["of verl's step" in words for words in found] == proximal
+
+
 def test_with_a_guide_alone_the_words_are_those_of_verls_own_loss():
     """Equal only for the same loss, so that a resume sees a change: each field, and the losses and estimators of verl."""
     changes = [
-        *({key: value} for key, value in OTHER.items() if not key.endswith("bypass_mode")),
+        *({key: value} for key, value in OTHER.items() if not key.endswith(("bypass_mode", "rollout_rs"))),
         *({"algorithm.adv_estimator": name} for name in ("rloo", "gae", "reinforce_plus_plus")),
         *({ALWAYS[1]: name} for name in ("gspo", "kl_cov", "cispo")),
         *({ALWAYS[2]: name} for name in ("seq-mean-token-mean", "seq-mean-token-sum-norm", "seq-mean-token-sum", "token-sum")),

@@ -144,6 +144,15 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def check_world(processes: int) -> None:
+    """ConfigError if accelerate sees another number of processes than were launched."""
+    apart = (
+        f"{world_size()} processes were launched (WORLD_SIZE), but accelerate sees {processes}, so each would train separately; "
+        "on a CPU launch with ACCELERATE_USE_CPU=true torchrun"
+    )
+    refuse((processes != world_size(), apart))
+
+
 def rows_of_rank(batch_size: int, ranks: int) -> int:
     """Rows that each rank has in one optimizer step of fine-tuning. ConfigError if they do not split evenly."""
     split = (

@@ -20,18 +20,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError, SageError, refuse, require, short, suggest
 from sage_rlvr.tasks.base import hash_of
+from sage_rlvr.training.evaluations import Evaluations, metrics_of, named
 from sage_rlvr.training.trl.batch import key_of
 from sage_rlvr.training.trl.card import reward_identity, truncated
-from sage_rlvr.training.trl.evaluations import (
-    AnswerKey,
-    Evaluations,
-    count_rows,
-    ids_of,
-    judged,
-    metrics_of,
-    named,
-    sample_rows,
-)
+from sage_rlvr.training.trl.evaluations import AnswerKey, count_rows, ids_of, judged, sample_rows
 from sage_rlvr.training.trl.held_out import (
     HeldOut,
     Reward,

@@ -145,12 +145,6 @@ def build(
     instead = "set it to never, or train in bf16 without DeepSpeed"
     refuse((skip != "never" and unable, f"updates.skip_without_signal = {skip}: {unable} takes every optimizer step; {instead}"))
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
-    if trainer.accelerator.num_processes != world_size():
-        raise ConfigError(
-            f"{world_size()} processes were launched (WORLD_SIZE), but accelerate sees "
-            f"{trainer.accelerator.num_processes}, so each would train separately; on a CPU launch with "
-            "ACCELERATE_USE_CPU=true torchrun"
-        )
     return trainer
 
 

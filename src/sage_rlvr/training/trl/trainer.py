@@ -49,7 +49,7 @@ from sage_rlvr.training.model_card import render
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.places import StateClass, check_state_class, places_of, state_class_of_rewards
 from sage_rlvr.training.reference import REFERENCE_STEP
-from sage_rlvr.training.trl.arguments import reads_whole_batch
+from sage_rlvr.training.trl.arguments import check_world, reads_whole_batch
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
     anchor_means,
@@ -170,6 +170,7 @@ class SageTrainer(GRPOTrainer):
         self._reasons = ReasonWatch(self._tell_reason, limit="max_completion_length")
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
+        check_world(self.accelerator.num_processes)
         self.initial = initial_of(self)
         self._reasons.ends = ends_of(self)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)

@@ -2,8 +2,8 @@
 
 Entry points: `python -m sage_rlvr.verl`, and recipes with `engine: {name: verl}`. Read trainer.py first (the two
 methods of verl that are overridden), then objective.py and fields.py (a `Method` as fields of verl's configuration),
-terms.py (fields of verl that no method has), batch.py and reward.py. run.py and launch.py start a run; convert.py exports
-a checkpoint.
+terms.py (fields of verl that no method has), batch.py, reward.py and validation.py (pass@k). run.py and launch.py start a run;
+convert.py exports a checkpoint.
 
 `fields`, `terms` and `arguments` work without verl installed; the other modules need the verl extra.
 """

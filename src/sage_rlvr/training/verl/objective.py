@@ -3,6 +3,7 @@
     sage: {method: grpo}                 the whole objective is the method's; verl's fields say the same (`method_fields`)
     sage: {guide: branch}                verl's own objective, whose KL in the loss gets the guide
     sage: {method: grpo, guide: branch}  the method with the guide, `sage` of it
+    sage: {passk: FOLDER}                verl's own objective, unchanged; pass@k of its validations (validation.py)
 
 A configuration that would ignore the guide, or optimize another objective, raises ConfigError with the fix.
 """
@@ -22,8 +23,9 @@ from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.training.engines import ESTIMATOR, check_sizes, guide_refusals, refuse_all
 from sage_rlvr.training.verl.fields import CLAMP, ESTIMATORS, disagreement, is_clamped, method_fields
-from sage_rlvr.training.verl.terms import ACTOR, Read, honored, own_loss
+from sage_rlvr.training.verl.terms import ACTOR, Read, honored, ignored, own_loss, policies
 from sage_rlvr.training.watch import check_vocabulary
+from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
 MODES = ("sync", "colocate_async", "separate_async")
 UNPROVEN = {
@@ -46,8 +48,9 @@ USUAL = {  # the values that were tested: weights or routes that differ between 
 class SageNode:
     """The `sage` node. method: a registered method and its arguments; guide: of the KL, with or without a method.
 
-    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
-    of `sage-rlvr export verl`, for the reward manager.
+    seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: folder
+    of `sage-rlvr export verl`, for the reward manager. passk: folder of pass@k of verl's validations; temperatures: those at which
+    the base is sampled for it before the first step.
     """
 
     method: Method | None = None
@@ -55,6 +58,8 @@ class SageNode:
     seed: int = 0
     objective_may_change: bool = False
     task: str | None = None
+    passk: str | None = None
+    temperatures: tuple[float, ...] = BASE_TEMPERATURES
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> SageNode:
@@ -64,8 +69,11 @@ class SageNode:
             method = tree["method"]
             tree["method"] = {**({"name": method} if isinstance(method, str) else method), "guide": tree.pop("guide")}
         node = decode(cls, tree, where="sage")
-        nothing = "sage: set what verl should optimize: +sage.method=grpo, +sage.guide=branch, or both"
-        refuse((node.method is None and node.guide is None, nothing))
+        nothing = (
+            "sage: set what verl should optimize: +sage.method=grpo, +sage.guide=branch, or both; or +sage.passk=FOLDER, which "
+            "only measures pass@k"
+        )
+        refuse((node.method is None and node.guide is None and node.passk is None, nothing))
         return node
 
 
@@ -73,7 +81,7 @@ class SageNode:
 class Objective:
     """A checked objective. method: None if verl's own is shaped; anchor: as verl descends it, None without a KL.
 
-    terms: lines on what verl adds to it (`terms.honored`, `terms.own_loss`).
+    terms: lines on what verl adds to it (`terms.honored`, `own_loss`) and on pi_old and q (`policies`).
     """
 
     method: Method | None
@@ -85,9 +93,16 @@ class Objective:
     @property
     def words(self) -> str:
         """The objective as it is optimized, verl's own terms and its clamp of the KL included."""
+        if self.is_verls:
+            return "verl's own objective, unchanged"
         # A checkpoint keeps these words and a resume compares them: a term that they leave out could change without an error.
         clamp = (CLAMP,) if is_clamped(self.anchor) else ()
         return "\n".join([objective_words(self.method, self.anchor), *self.terms, *clamp])
+
+    @property
+    def is_verls(self) -> bool:
+        """Return True if nothing of this package is optimized."""
+        return self.method is None and self.anchor is None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -99,15 +114,19 @@ class Objective:
     def of(cls, tree: Mapping[str, Any], read: Read) -> Objective:
         """The objective of the `sage` node `tree` beside verl's configuration. ConfigError for all that is refused."""
         node = SageNode.of(tree)
+        _check_trainer(read)
+        if node.method is None and node.guide is None:
+            return cls(None, None, node.seed, node.objective_may_change)
         _check_engine(read)
         if node.method is None:
             assert node.guide is not None
-            objective = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, (own_loss(read),))
+            terms = (own_loss(read), *policies(read))
+            objective = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, terms)
         else:
             _check_fields(node.method, read)
             # As verl descends it: its loss reads sampled tokens only, so an exact KL is estimated, and the words then say so.
             anchor = None if node.method.anchor is None or node.method.anchor.is_off else sampled(node.method.anchor)
-            objective = cls(node.method, anchor, node.seed, node.objective_may_change, tuple(honored(read)))
+            objective = cls(node.method, anchor, node.seed, node.objective_may_change, (*honored(read), *policies(read)))
         _check_seen(objective, read)
         return objective
 
@@ -124,7 +143,7 @@ def unproven(read: Read) -> list[str]:
     return [f"{key}={read(key)}" for key in untested]
 
 
-def _check_engine(read: Read) -> None:
+def _check_trainer(read: Read) -> None:
     mode = read("trainer.v1.trainer_mode")
     refuse(
         (
@@ -133,6 +152,11 @@ def _check_engine(read: Read) -> None:
             "next release); remove trainer.use_v1",
         ),
         (mode not in MODES, f"trainer.v1.trainer_mode = {mode!r}: choose one of {', '.join(MODES)}"),
+    )
+
+
+def _check_engine(read: Read) -> None:
+    refuse(
         (
             read("distillation.enabled"),
             "distillation.enabled = True: distillation replaces the loss that the guide acts on; train without "
@@ -144,6 +168,7 @@ def _check_engine(read: Read) -> None:
             "and adds it to the reward of whole completions; use +sage.method with placement=reward (dr_grpo, rloo), "
             "whose KL is a return-to-go without that division, and remove algorithm.use_kl_in_reward",
         ),
+        (dropped := ignored(read), dropped),
     )
 
 

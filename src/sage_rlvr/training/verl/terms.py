@@ -2,6 +2,7 @@
 
     beside a method    NEUTRAL: another value raises ConfigError. HONORED: stands in the objective's words
     with a guide alone verl's loss is verl's own: ALWAYS, and each field of OWN that differs from verl's default, stand in the words
+    under both         `policies`: what pi_old and q are of where it is not the policy that sampled; `ignored`: what verl drops
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-CORRECTION, LOSS = "algorithm.rollout_correction", f"{ACTOR}.policy_loss"
+CORRECTION, LOSS, SAMPLER = "algorithm.rollout_correction", f"{ACTOR}.policy_loss", "trainer.v1.sampler"
 Read = Callable[[str], Any]
 """A dotted key of verl's configuration -> its value, None if it is not there."""
 
@@ -21,8 +22,6 @@ NEUTRAL: dict[str, Any] = {
     "algorithm.use_pf_ppo": False,
     "critic.enable": False,
     "trainer.critic_warmup": 0,  # steps in which the policy is not updated
-    f"{CORRECTION}.bypass_mode": False,  # its own policy loss
-    f"{CORRECTION}.rollout_rs": None,  # drops tokens after the advantages were computed
     f"{ROLLOUT}.ignore_eos": False,
     "actor_rollout_ref.model.mtp.enable_train": False,  # adds a loss of its own
 }
@@ -31,6 +30,9 @@ HONORED: dict[str, Any] = {
     f"{CORRECTION}.rollout_is": None,
     f"{CORRECTION}.rollout_is_threshold": 2.0,
     f"{CORRECTION}.rollout_is_batch_normalize": False,
+    f"{CORRECTION}.rollout_rs": None,
+    f"{CORRECTION}.rollout_rs_threshold": None,
+    f"{CORRECTION}.bypass_mode": False,
 }
 ALWAYS = ("algorithm.adv_estimator", f"{LOSS}.loss_mode", f"{ACTOR}.loss_agg_mode")
 # verl's defaults, which tests compare with its configuration.
@@ -39,7 +41,6 @@ OWN: dict[str, Any] = {
     **NEUTRAL,
     "critic.enable": None,
     **HONORED,
-    f"{CORRECTION}.rollout_rs_threshold": None,
     f"{CORRECTION}.loss_type": "ppo_clip",
     f"{ROLLOUT}.temperature": 1.0,
     f"{ROLLOUT}.top_p": 1.0,  # with a method a run says so: `engines.SAMPLING`
@@ -66,10 +67,15 @@ INSTEAD = {
     "algorithm.gamma": "the advantages are the method's",
     "algorithm.lam": "the advantages are the method's",
     "critic.enable": "set algorithm.adv_estimator=gae and +sage.guide without +sage.method",
-    f"{CORRECTION}.rollout_rs": "set rollout_is, which a method honors, or +sage.guide without +sage.method",
-    f"{CORRECTION}.bypass_mode": "set +sage.guide without +sage.method",
 }
 """Alternatives for users of a field, if there are any."""
+
+
+KEPT = {  # actor.loss_agg_mode -> what the tokens that rollout_rs leaves are divided by
+    "seq-mean-token-mean": "the mean of a completion is over those left, the mean over completions over all",
+    "token-mean": "the mean over tokens still divides by the number of all",
+    "seq-mean-token-sum-norm": "the divisor is the same",
+}
 
 
 def honored(read: Read) -> Iterator[str]:
@@ -81,6 +87,72 @@ def honored(read: Read) -> Iterator[str]:
             f"verl multiplies the surrogate of each token by the ratio of pi_old to the sampler (rollout_is = {level}, "
             f"rollout_is_threshold = {bound}){scaled}; a KL in the loss is not multiplied"
         )
+    if rule := read(f"{CORRECTION}.rollout_rs"):
+        bound, mode = read(f"{CORRECTION}.rollout_rs_threshold"), str(read(f"{ACTOR}.loss_agg_mode"))
+        yield (
+            "verl leaves tokens out of the loss, with its KL and entropy, by the ratio of pi_old to the sampler "
+            f"(rollout_rs = {rule}, rollout_rs_threshold = {bound}); advantages and q are of all tokens, and {KEPT[mode]}"
+        )
+
+
+def policies(read: Read) -> Iterator[str]:
+    """Yield sentences on what pi_old and q are where completions may come from another policy than the one that is updated."""
+    if read(f"{CORRECTION}.bypass_mode"):
+        yield (
+            "pi_old is the sampler (bypass_mode): its log-probs, each of the version of the weights that drew the token; rho, the "
+            "clip and q are relative to it"
+        )
+    mode = read("trainer.v1.trainer_mode")
+    if mode in ("colocate_async", "separate_async"):
+        yield from _stale(read, mode)
+
+
+def _stale(read: Read, mode: str) -> Iterator[str]:
+    oldest, overdue = read(f"{SAMPLER}.max_off_policy_threshold"), read(f"{SAMPLER}.max_off_policy_strategy")
+    span = f"at most {oldest} versions (max_off_policy_threshold)" if oldest else "any number of versions"
+    ends = "older ones are dropped" if overdue == "drop" else "a step waits for those that would be older"
+    old = f"; {ends}" if oldest else ""
+    yield f"completions are of earlier weights ({mode}): from prompt to update {span}, and one may span several{old}"
+    if not read(f"{CORRECTION}.bypass_mode"):
+        updates = int(read(f"trainer.v1.{mode}.parameter_sync_step") or 1)
+        for_all = f" for each of its {updates} updates" if updates > 1 else ""
+        corrected = read(f"{CORRECTION}.rollout_is") or read(f"{CORRECTION}.rollout_rs")
+        gap = "" if corrected else "; nothing corrects the difference to the sampler (rollout_is, rollout_rs, bypass_mode)"
+        yield f"pi_old is the policy at the start of verl's step{for_all}, and q is of it{gap}"
+
+
+def ignored(read: Read) -> str:
+    """Return what verl's V1 trainers would drop without a word, and the way out; "" if nothing is.
+
+    They set old_log_probs under bypass_mode and leave the loss as it is: `apply_bypass_mode`, which put loss_type, rollout_is and
+    rollout_rs into it, belongs to the trainer before them.
+    """
+    bypass, logged = read(f"{CORRECTION}.bypass_mode"), read(f"{ROLLOUT}.calculate_log_probs")
+    given = {name: read(f"{CORRECTION}.{name}") for name in ("rollout_is", "rollout_rs", "loss_type")}
+    rules = ", ".join(f"{CORRECTION}.{name} = {given[name]}" for name in ("rollout_is", "rollout_rs") if given[name])
+    if bypass and given["loss_type"] not in ("ppo_clip", None):
+        return (
+            f"{CORRECTION}.loss_type = {given['loss_type']}: with bypass_mode verl's V1 trainers do not read it, and the loss is "
+            "clipped; set it to ppo_clip"
+        )
+    if bypass and rules:
+        return (
+            f"{rules}: with bypass_mode verl's V1 trainers do not read it, so every token would count with weight 1; remove it, or "
+            f"set {CORRECTION}.bypass_mode=false"
+        )
+    if logged is False and (bypass or rules):
+        return (
+            f"{ROLLOUT}.calculate_log_probs = False: the sampler then returns no log-probs, which "
+            f"{rules or 'bypass_mode'} needs; set it to true"
+        )
+    if given["rollout_rs"] and read(f"{CORRECTION}.rollout_rs_threshold") is None:
+        return f"{CORRECTION}.rollout_rs = {given['rollout_rs']}: set rollout_rs_threshold too, such as '0.5_2.0' for token_k1"
+    if read(f"{LOSS}.loss_mode") == "bypass_mode":
+        return (
+            f"{LOSS}.loss_mode = bypass_mode: its terms are not in the printed objective; set {LOSS}.loss_mode=vanilla and "
+            f"{CORRECTION}.bypass_mode=true"
+        )
+    return ""
 
 
 def own_loss(read: Read) -> str:
@@ -97,4 +169,7 @@ def same(one: Any, other: Any) -> bool:
     return float(one) == float(other) if numbers else bool(one == other)
 
 
-__all__ = ["ACTOR", "HONORED", "INSTEAD", "NEUTRAL", "OWN", "ROLLOUT", "Read", "honored", "own_loss", "same"]
+__all__ = [
+    *("ACTOR", "HONORED", "INSTEAD", "NEUTRAL", "OWN", "ROLLOUT", "Read"),
+    *("honored", "ignored", "own_loss", "policies", "same"),
+]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,10 @@ from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl import INSTALL
 from sage_rlvr.training.verl.batch import Order, Shaped, credit_batch, key_of_update, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.judge import Outcomes
-from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.objective import Objective, SageNode
 from sage_rlvr.training.verl.opening import note, open_training
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
+from sage_rlvr.training.verl.validation import Settings, Validation
 from sage_rlvr.training.verl.warned import tell
 from sage_rlvr.training.watch import GuideWatch
 from sage_rlvr.verifiers.reasons import ReasonWatch
@@ -57,6 +59,8 @@ from sage_rlvr.verifiers.reasons import ReasonWatch
 SEAMS = {
     **{name: ["batch", "metrics"] for name in ("_compute_ref_log_prob", "_compute_old_log_prob", "_compute_advantage")},
     "_next_train_batch": ["num_prompts"],
+    "_validate": [],
+    "_val_metrics_update": ["data_sources", "sample_uids", "reward_extra_infos_dict"],
     "_save_checkpoint": [],
     "_load_checkpoint": [],
 }
@@ -124,13 +128,15 @@ class Shaping(Trainer):
     def sage_setup(self) -> None:
         """Read the objective from `self.config` and start with empty state."""
         tree = OmegaConf.to_container(self.config.sage, resolve=True)
-        self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))
+        node, read = SageNode.of(tree), partial(OmegaConf.select, self.config)
+        self.sage_objective = Objective.of(tree, read)
+        passk = None if node.passk is None else Settings.of(node.passk, node.temperatures, read)
+        self.sage_validation = None if passk is None else Validation(passk, note)
         method = self.sage_objective.method
         self.sage_parts: State = {} if method is None else method.start()
         self.sage_watch = GuideWatch(self.sage_objective.anchor, tell)
-        folder = tree.get("task") if isinstance(tree, dict) else None
         limit = "data.max_response_length (rollout.max_new_tokens)"
-        self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
+        self.sage_outcomes = Outcomes(None if node.task is None else Path(node.task), ReasonWatch(tell, limit=limit))
         self._arrival: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
         note(self.sage_objective.words)
@@ -154,6 +160,8 @@ class Shaping(Trainer):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         method, anchor = self.sage_objective.method, self.sage_objective.anchor
+        if self.sage_objective.is_verls:
+            return super()._compute_advantage(batch, metrics)
         more = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])["extra_fields"]
         rows = [getattr(row, "data", row).get("reward_extra_info", {}) for row in more]
         metrics.update(self.sage_outcomes.see(self.global_steps - 1, rows))
@@ -172,6 +180,18 @@ class Shaping(Trainer):
             return super()._compute_advantage(batch, metrics)
         with computing(lambda rewards, mask: self._credit(method, held[1:], rewards, metrics)):
             return super()._compute_advantage(batch, metrics)
+
+    def _validate(self) -> dict[str, Any]:
+        if self.sage_validation is None:
+            return super()._validate()  # type: ignore[no-any-return]
+        return self.sage_validation.run(self, super()._validate)
+
+    def _val_metrics_update(
+        self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self.sage_validation is not None:
+            self.sage_validation.see(sample_uids, reward_extra_infos_dict)
+        return super()._val_metrics_update(data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs)
 
     def _save_checkpoint(self) -> None:
         save_state(self, folder_of_step(self.config, self.global_steps))  # before verl names this checkpoint the latest
