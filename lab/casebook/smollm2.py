@@ -69,12 +69,12 @@ RUNS = (
     ShortRun("reference wrong", "reference-differs", steps=8, edits={"base_model": "smollm2"}),
     ShortRun("length hacking", "pays-length", method={"name": "no_kl"}, reward="length", steps=14, edits={"optimizer.lr": 3e-5}),
     ShortRun("sampler mismatch", "sampler-mismatch", steps=8, edits=ONCE_MORE, around=partial(other_sampler, 0.05)),
-    ShortRun("KL blow-up", "kl-blow-up", method=WEAK, reward="slashes", steps=14, edits={"optimizer.lr": 1e-4}),
-    ShortRun("stale samples", "stale-samples", steps=8, edits=AGAIN | {"optimizer.lr": 1e-4}),
     ShortRun("groups dropped", "groups-dropped", method={"name": "dapo", "max_refills": 1}, steps=8, edits=PAIRS),
     ShortRun("all wrong", "all-wrong", reward="right", targets=7000, steps=8),
-    ShortRun("timeouts earn 0", "reward-timeouts", reward="slow", steps=8, edits={"task.seconds": 0.3}),
+    ShortRun("KL blow-up", "kl-blow-up", method=WEAK, reward="slashes", steps=14, edits={"optimizer.lr": 1e-4}),
     ShortRun("sound 2", method={"name": "rloo", "beta": 0.02}, reward="right", steps=16, edits={"seed": 1}),
+    ShortRun("timeouts earn 0", "reward-timeouts", reward="slow", steps=8, edits={"task.seconds": 0.3}),
+    ShortRun("stale samples", "stale-samples", steps=8, edits=AGAIN | {"optimizer.lr": 1e-4}),
 )
 """The runs, in the order in which they are made."""
 

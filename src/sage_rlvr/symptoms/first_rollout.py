@@ -96,6 +96,11 @@ class Payer(ABC):
     rows: int = 0
     """Rows in their order, whose golds may be used; row n belongs to prompt n."""
 
+    @property
+    def weights_of_parts(self) -> Mapping[str, float]:
+        """Name of a function -> its weight in the reward; {} for one function."""
+        return {}
+
     @abstractmethod
     def pay(self, calls: Sequence[PayCall]) -> list[Any]:
         """The reward of each call: a number, or whatever the function returns instead. An error of the reward is raised."""

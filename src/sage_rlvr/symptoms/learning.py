@@ -121,7 +121,14 @@ def _movement(first: FirstRollout) -> Iterator[Finding]:
     updates = plan.steps * plan.updates
     in_all = _each(first) * updates
     cause = "weights-do-not-move"
-    if plan.changed_in_all is not None and plan.changed_in_all < 0.05:
+    if plan.parameters and not plan.trained:
+        yield Finding(
+            cause=cause,
+            severity="cannot learn",
+            sentence=f"none of the model's {plan.parameters:,} weights requires a gradient: all are frozen",
+            next_step="look for requires_grad_(False) behind the adapter, or an adapter without target modules",
+        )
+    elif plan.changed_in_all is not None and plan.changed_in_all < 0.05:
         yield Finding(
             cause=cause,
             severity="cannot learn",
@@ -175,7 +182,8 @@ def _kl(first: FirstRollout) -> Iterator[Finding]:
 def _sampler(first: FirstRollout) -> Iterator[Finding]:
     plan, surplus = first.plan, first.plan.surplus
     gap, error = plan.gap or (0.0, 0.0)
-    if gap - SURE * error > WIDE:
+    # rounded logits are divided by the temperature
+    if gap - SURE * error > WIDE / min(1.0, plan.temperature):
         yield Finding(
             cause="sampler-mismatch",
             severity="warning",

@@ -284,9 +284,11 @@ class TaskPayer(Payer):
     def _problem(self, call: PayCall) -> Any:
         problem = self.problems[call.prompt] if call.gold is None else self.all[call.gold]
         if call.swap:
-            row = dict(problem.row)
-            row |= {reads: problem.row[other] for reads, other in call.swap.items()}
-            problem = replace(problem, row=row, answer=str(row.get("answer", problem.answer)))
+            row, raw = dict(problem.row), problem.raw
+            for reads, other in call.swap.items():
+                row[reads] = problem.row[other]
+                raw = row[reads] if problem.row[reads] == raw else raw
+            problem = replace(problem, row=row, raw=raw, answer=str(raw))
         return problem
 
     def golds(self, row: int) -> dict[str, str]:

@@ -348,6 +348,11 @@ class Functions(Payer):
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self.ids = lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    @property
+    def weights_of_parts(self) -> Mapping[str, float]:
+        several = len(self.names) > 1
+        return {f"weight of {name}": weight for name, weight in zip(self.names, self.weights, strict=True)} if several else {}
+
     def pay(self, calls: Sequence[PayCall]) -> list[Any]:
         rows = [self._row(call) for call in calls]
         places = [self.places.get((call.prompt, call.text)) for call in calls]
