@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from lab.casebook.loop_runs import Around, other_sampler
+from sage_rlvr.errors import DataError
 from sage_rlvr.symptoms.logs.names import OURS
 
 LOGS = Path(__file__).with_name("smollm2")
@@ -107,25 +110,35 @@ def rows_file(out: Path, more: int) -> Path:
 
 def make(out: Path, only: tuple[str, ...], say: Callable[[str], None]) -> None:
     """Make and keep the logs that are missing. An interrupted run begins again."""
-    import yaml
-
-    import sage_rlvr
-
     out.mkdir(parents=True, exist_ok=True)
     for run in RUNS:
         named = not only or any(word in run.name for word in only)
         if not named or (LOGS / run.folder).is_dir():
             continue
         say(f"SmolLM2, {run.name}")
-        folder, recipe = out / run.folder, out / f"{run.folder}.yaml"
-        shutil.rmtree(folder, ignore_errors=True)
-        recipe.write_text(yaml.safe_dump(recipe_of(run, out)), encoding="utf-8")
-        with run.around():
-            made = sage_rlvr.train(recipe, run=folder, quiet=True, say=say)
-        if not made.finished:  # interrupted by a signal
-            return
-        keep(folder, LOGS / run.folder)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        # a process each, which returns all of its memory
+        process = get_context("spawn").Process(target=train, args=(run, out))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            raise DataError(f"SmolLM2, {run.name}: the run ended with {process.exitcode}; its messages are above")
+
+
+def train(run: ShortRun, out: Path) -> None:
+    """Train a run and keep its log; exit with 1 if it was interrupted."""
+    import yaml
+
+    import sage_rlvr
+
+    folder, recipe = out / run.folder, out / f"{run.folder}.yaml"
+    shutil.rmtree(folder, ignore_errors=True)
+    recipe.write_text(yaml.safe_dump(recipe_of(run, out)), encoding="utf-8")
+    with run.around():
+        made = sage_rlvr.train(recipe, run=folder, quiet=True, say=lambda line: None)
+    if not made.finished:
+        sys.exit(1)
+    keep(folder, LOGS / run.folder)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def keep(run: Path, to: Path) -> None:

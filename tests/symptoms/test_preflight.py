@@ -213,6 +213,34 @@ def test_what_is_paid():
     assert "batch-dependent" in causes(rewards.found(rollout(groups, drifting)))
 
 
+def test_a_reward_that_remembers_texts_is_not_one_that_pays_the_form():
+    """Four prompts with golds of their own: a cache of texts, and a reward that reads the form only."""
+    kept: dict[str, float] = {}
+
+    def remembers(call: PayCall) -> float:
+        return kept.setdefault(call.text, float(call.text.strip() == str(call.prompt)))
+
+    def form(call: PayCall) -> float:
+        return float(call.text.strip().isdigit())
+
+    for pay, wanted in ((remembers, ["batch-dependent"]), (form, ["pays-format"])):
+        probe = rewards.Probe(replace(rollout([["0", "x"]] * 4), payer=Own(pay)))
+        golds = rewards._golds(probe, {"": 0.0})
+        assert golds is not None and causes(rewards._form(probe, golds)) == wanted
+
+
+class Own(Fixed):
+    """The gold of a row is its number."""
+
+    def golds(self, row: int) -> dict[str, str]:
+        return {"answer": str(row)}
+
+
+def test_frozen_weights():
+    frozen = replace(rollout([["5"]]), plan=RunPlan(prompts=1, group_size=8, lr=1e-5, parameters=10, trained=0))
+    assert [(one.cause, one.severity) for one in learning._movement(frozen)] == [("weights-do-not-move", "cannot learn")]
+
+
 def test_ends_of_completions():
     cut = [["aaaa...", "b...", "c...", "d..."]] * 2
     assert causes(completions.found(rollout(cut, longer=lambda limit: [(limit, True)] * 4)))[0] == "never-ends"
