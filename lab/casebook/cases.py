@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lab.casebook.loop_runs import Run, disturb, on_loop, other_sampler
 from lab.casebook.trl_script import (
     TEMPLATE,
     is_right,
@@ -29,8 +29,6 @@ from sage_rlvr.symptoms.finding import SymptomReport
 
 VERL = Path(__file__).with_name("verl")
 """Logs that verl's own trainer wrote (`tests/verl_engine/write_logs.py`)."""
-Run = tuple[Callable[[], SymptomReport], Callable[[], Path | None]]
-"""What gives the preflight of a run, and what trains it and gives its log; None where the program leaves none."""
 
 
 @dataclass(frozen=True)
@@ -55,37 +53,6 @@ def on_trl(build: Callable[[Path], Any]) -> Callable[[Path], Run]:
         return (lambda: preflight(trainer, say=False)), (lambda: trained(trainer, folder))
 
     return make
-
-
-def on_loop(recipe: str, *, around: Callable[[], Any] | None = None, **edits: Any) -> Callable[[Path], Run]:
-    """A case of a recipe on the built-in loop. around: a context in which it runs."""
-
-    def make(folder: Path) -> Run:
-        import sage_rlvr
-        from sage_rlvr.api.train import read
-        from sage_rlvr.symptoms.on_loop import preflight_recipe
-
-        given = {"steps": 16, **{key.replace("__", "."): value for key, value in edits.items()}}
-        listed = [(key, str(value)) for key, value in given.items()]
-
-        def before() -> SymptomReport:
-            _, config = read("train", recipe, edits=listed)
-            with around() if around else _nothing():
-                return preflight_recipe(config, cost=False)
-
-        def after() -> Path:
-            with around() if around else _nothing():
-                sage_rlvr.train(recipe, run=folder / "run", edits=listed, quiet=True, say=lambda line: None)
-            return folder / "run"
-
-        return before, after
-
-    return make
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 # ---- prompts
@@ -259,42 +226,12 @@ def _no_movement(folder: Path) -> Any:
 
 def _wrong_reference(folder: Path) -> Any:
     trainer = script(folder, beta=0.1)
-    _disturb(trainer.ref_model)
+    disturb(trainer.ref_model)
     return trainer
-
-
-def _disturb(model: Any, size: float = 0.3) -> None:
-    """Move the weights of a model by a share of their size: another checkpoint of it."""
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(1)
-        for weight in model.parameters():
-            weight += size * weight.std().nan_to_num() * torch.randn(weight.shape, generator=generator)
 
 
 def _stale(folder: Path) -> Any:
     return script(folder, per_device_train_batch_size=16, steps_per_generation=32, learning_rate=3e-4, max_steps=48)
-
-
-@contextmanager
-def _other_sampler() -> Iterator[None]:
-    """Completions are sampled by another checkpoint than the policy."""
-    import copy
-
-    from sage_rlvr.training import rollouts
-
-    plain, made = rollouts.sample, dict[int, Any]()
-
-    def sample(policy: Any, *args: Any, **given: Any) -> Any:
-        if id(policy) not in made:
-            made[id(policy)] = copy.deepcopy(policy)
-            _disturb(made[id(policy)], 0.25)
-        return plain(made[id(policy)], *args, **given)
-
-    rollouts.sample = sample
-    try:
-        yield
-    finally:
-        rollouts.sample = plain
 
 
 CASES: tuple[Case, ...] = (
@@ -337,7 +274,7 @@ CASES: tuple[Case, ...] = (
         on_trl(lambda folder: script(folder, _one_sign, _no_golds(), beta=1e-4, learning_rate=4e-4, max_steps=30)),
     ),
     Case("reference wrong", "reference-differs", "trl PR #6621", on_trl(_wrong_reference)),
-    Case("sampler mismatch", "sampler-mismatch", "AReaL#1290", on_loop("grpo", around=_other_sampler)),
+    Case("sampler mismatch", "sampler-mismatch", "AReaL#1290", on_loop("grpo", around=other_sampler)),
     Case(
         "stale samples",
         "stale-samples",
@@ -353,4 +290,4 @@ def _one_sign(completions: Any, **_: Any) -> list[float]:
     return [text_of(c).count("/") / max(1, len(text_of(c))) for c in completions]
 
 
-__all__ = ["CASES", "Case", "on_loop", "on_trl"]
+__all__ = ["CASES", "Case", "on_trl"]

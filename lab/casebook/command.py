@@ -20,19 +20,29 @@ BEGIN, END = "<!-- casebook:begin `python -m lab casebook --docs` -->", "<!-- ca
 class Casebook(Command):
     """Run one fault after the other, and sound runs, and print what preflight and diagnose name first.
 
-    A run that is there already is not made again; its log is read again. Needs TRL."""
+    A run that is there already is not made again; its log is read again. Needs TRL. Runs of SmolLM2 take hours, so that their
+    logs are kept beside this command and read again."""
 
     out: Path = Path("runs/casebook")
     """Where the runs go."""
     only: tuple[str, ...] = ()
     """Names of cases, in part; by default all, and the sound runs."""
+    smollm2: bool = False
+    """Train the runs of SmolLM2 whose logs are missing, one after another on one thread, and no others."""
     docs: bool = False
     """Keep the results beside this command, and write the table into the how-to page."""
 
     def execute(self, session: Session) -> int:
         """Run, print, and write."""
         warnings.simplefilter("ignore")
-        results = {"faults": list(self._faults(session)), "sound": list(self._sound(session))}
+        from lab.casebook.smollm2 import make, read
+
+        if self.smollm2:
+            make(self.out / "smollm2", self.only, session.note)
+            results = json.loads(RESULTS.read_text(encoding="utf-8"))
+        else:
+            results = {"faults": list(self._faults(session)), "sound": list(self._sound(session))}
+        results["smollm2"] = list(read())
         session.say(*lines_of(results))
         if self.docs:
             write(results)
@@ -89,6 +99,8 @@ def line_of(row: dict[str, Any]) -> str:
 def counts_of(results: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """(how many, of how many) by what is counted."""
     faults, sound = results["faults"], results["sound"]
+    large = [row for row in results["smollm2"] if row["cause"]]
+    controls = [row for row in results["smollm2"] if not row["cause"]]
     shown = sum(row["diagnose"] in (row["cause"], row["log"] or "-") for row in faults)
     return {
         "preflight": (sum(row["preflight"] == row["cause"] for row in faults), len(faults)),
@@ -97,6 +109,8 @@ def counts_of(results: dict[str, Any]) -> dict[str, tuple[int, int]]:
         "either": (sum(row["cause"] in (row["preflight"], row["diagnose"]) for row in faults), len(faults)),
         "false alarms of preflight": (sum(row["preflight"] is not None for row in sound), len(sound)),
         "false alarms of diagnose": (sum(row["diagnose"] is not None for row in sound), len(sound)),
+        "diagnose, SmolLM2": (sum(row["diagnose"] == row["cause"] for row in large), len(large)),
+        "false alarms of diagnose, SmolLM2": (sum(row["diagnose"] is not None for row in controls), len(controls)),
     }
 
 
@@ -105,21 +119,33 @@ def lines_of(results: dict[str, Any]) -> list[str]:
     rows = [line_of(row) for row in results["faults"]]
     warned = [row for row in results["sound"] if row["preflight"] or row["diagnose"]]
     alarms = [f"{row['name']}: {row['preflight']}, {row['diagnose']}" for row in warned]
-    return [*rows, *alarms, *(f"{name}: {some} of {of}" for name, (some, of) in counts_of(results).items())]
+    large = []
+    for row in results["smollm2"]:
+        start, end = row["reward"]["start"], row["reward"]["end"]
+        large.append(f"SmolLM2, {row['name']:<23} reward {start:.2f} to {end:.2f}, diagnose: {row['diagnose'] or '-'}")
+    return [*rows, *alarms, *large, *(f"{name}: {some} of {of}" for name, (some, of) in counts_of(results).items())]
 
 
 def table_of(results: dict[str, Any]) -> str:
     """The table of the page."""
     counts = counts_of(results)
-    lines = ["| fault | thread | preflight | diagnose |", "|---|---|---|---|"]
+    large = {row["name"]: row for row in results["smollm2"]}
+    lines = ["| fault | thread | preflight | diagnose | diagnose, SmolLM2 |", "|---|---|---|---|---|"]
     for row in results["faults"]:
-        marks = ["✓" if row[tool] == row["cause"] else row[tool] or "–" for tool in ("preflight", "diagnose")]
-        lines.append(f"| {row['name']} | {row['thread']} | {marks[0]} | {marks[1]} |")
-    total = [f"{some} of {of}" for some, of in (counts["preflight"], counts["diagnose"])]
-    lines.append(f"| **named first** | | **{total[0]}** | **{total[1]}** |")
-    alarms = [f"{some} of {of}" for some, of in (counts["false alarms of preflight"], counts["false alarms of diagnose"])]
-    lines.append(f"| false alarms, sound runs | | {alarms[0]} | {alarms[1]} |")
+        cells = [_mark(row, tool) for tool in ("preflight", "diagnose")]
+        cells.append(_mark(large[row["name"]], "diagnose") if row["name"] in large else "")
+        lines.append(f"| {row['name']} | {row['thread']} | {' | '.join(cells)} |")
+    named = [f"**{some} of {of}**" for some, of in (counts[name] for name in ("preflight", "diagnose", "diagnose, SmolLM2"))]
+    lines.append(f"| **named first** | | {' | '.join(named)} |")
+    tools = ("preflight", "diagnose", "diagnose, SmolLM2")
+    alarms = [f"{some} of {of}" for some, of in (counts[f"false alarms of {tool}"] for tool in tools)]
+    lines.append(f"| false alarms, sound runs | | {' | '.join(alarms)} |")
     return "\n".join(lines)
+
+
+def _mark(row: dict[str, Any], tool: str) -> str:
+    """A tick for the fault's own cause, else the one that was named."""
+    return "✓" if row[tool] == row["cause"] else row[tool] or "–"
 
 
 def write(results: dict[str, Any]) -> None:

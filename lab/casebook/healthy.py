@@ -9,7 +9,8 @@ from typing import Any
 
 import trl
 
-from lab.casebook.cases import Run, on_loop, on_trl
+from lab.casebook.cases import on_trl
+from lab.casebook.loop_runs import Run, on_loop
 from lab.casebook.trl_script import problem_rows, script
 
 METHODS = ("grpo", "dr_grpo", "rloo", "maxrl", "sage", "no_kl", "dapo", "cispo", "gspo", "rs_grpo", "w_reinforce", "bnpo")

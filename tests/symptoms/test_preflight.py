@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,18 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.contrib.preflight import group_of_one
 from sage_rlvr.symptoms import completions, learning, prompts, rewards
 from sage_rlvr.symptoms.finding import Finding, SymptomReport
-from sage_rlvr.symptoms.first_rollout import CompletionSeen, FirstRollout, Names, PayCall, Payer, PromptSeen, RunPlan
-from sage_rlvr.symptoms.on_loop import preflight_recipe, surplus
+from sage_rlvr.symptoms.first_rollout import (
+    CAP,
+    CompletionSeen,
+    FirstRollout,
+    Names,
+    PayCall,
+    Payer,
+    PromptSeen,
+    RunPlan,
+    Surplus,
+)
+from sage_rlvr.symptoms.on_loop import mean_of, preflight_recipe
 from sage_rlvr.symptoms.signal import MixedGroups
 
 
@@ -202,6 +213,34 @@ def test_what_is_paid():
     assert "batch-dependent" in causes(rewards.found(rollout(groups, drifting)))
 
 
+def test_a_reward_that_remembers_texts_is_not_one_that_pays_the_form():
+    """Four prompts with golds of their own: a cache of texts, and a reward that reads the form only."""
+    kept: dict[str, float] = {}
+
+    def remembers(call: PayCall) -> float:
+        return kept.setdefault(call.text, float(call.text.strip() == str(call.prompt)))
+
+    def form(call: PayCall) -> float:
+        return float(call.text.strip().isdigit())
+
+    for pay, wanted in ((remembers, ["batch-dependent"]), (form, ["pays-format"])):
+        probe = rewards.Probe(replace(rollout([["0", "x"]] * 4), payer=Own(pay)))
+        golds = rewards._golds(probe, {"": 0.0})
+        assert golds is not None and causes(rewards._form(probe, golds)) == wanted
+
+
+class Own(Fixed):
+    """The gold of a row is its number."""
+
+    def golds(self, row: int) -> dict[str, str]:
+        return {"answer": str(row)}
+
+
+def test_frozen_weights():
+    frozen = replace(rollout([["5"]]), plan=RunPlan(prompts=1, group_size=8, lr=1e-5, parameters=10, trained=0))
+    assert [(one.cause, one.severity) for one in learning._movement(frozen)] == [("weights-do-not-move", "cannot learn")]
+
+
 def test_ends_of_completions():
     cut = [["aaaa...", "b...", "c...", "d..."]] * 2
     assert causes(completions.found(rollout(cut, longer=lambda limit: [(limit, True)] * 4)))[0] == "never-ends"
@@ -227,15 +266,47 @@ def test_the_share_of_bfloat16_weights_that_an_update_changes():
     assert "changed" not in learning.weight_facts([weight.float()], 1e-9, 10, copies=False)
 
 
-def test_samples_of_the_policy_have_no_surplus_and_those_of_another_have():
+@pytest.mark.parametrize(("completions", "length"), [(8, 4), (8, 10), (64, 24)])
+@pytest.mark.parametrize("kind", ["spread", "peaked"])
+def test_samples_of_the_policy_never_have_a_surplus(completions: int, length: int, kind: str):
+    """Peaked: in few samples no rare token occurs, so that their own standard error is near 0."""
     torch.manual_seed(0)
-    law = torch.log_softmax(torch.randn(512, 12, 20), dim=-1)
-    other = torch.log_softmax(torch.randn(512, 12, 20), dim=-1)
-    entropies, mask = -(law.exp() * law).sum(-1), torch.ones(512, 12, dtype=torch.bool)
-    for drawn, wanted in ((law, False), (other, True)):
-        tokens = torch.distributions.Categorical(logits=drawn).sample()
-        mean, error = surplus(law.gather(2, tokens[:, :, None])[:, :, 0], entropies, mask)
-        assert (abs(mean) > 5 * error) is wanted
+    for _ in range(50):
+        law = law_of(kind, completions * length)
+        one = surplus_of(law, law)
+        assert abs(one.mean) < max(learning.SURPLUS, one.margin)
+
+
+def law_of(kind: str, tokens: int) -> torch.Tensor:
+    """Log-probs (tokens, 50)."""
+    if kind == "spread":
+        return torch.log_softmax(3 * torch.randn(tokens, 50), dim=-1)
+    rest = 10 ** (-1.5 - 3 * torch.rand(tokens, 1))
+    return torch.cat([1 - rest, (rest / 49).expand(-1, 49)], dim=1).log()
+
+
+def surplus_of(sampler: torch.Tensor, policy: torch.Tensor) -> Surplus:
+    drawn = torch.distributions.Categorical(logits=sampler).sample()
+    expected, variance = learning.surprises(policy)
+    seen = (-policy.gather(1, drawn[:, None])[:, 0]).clamp(max=CAP)
+    return Surplus(float((seen - expected).sum()), float(variance.sum()), len(drawn))
+
+
+def test_samples_of_another_policy_have_a_surplus_and_a_gap_of_few_tokens_warns_of_nothing():
+    torch.manual_seed(0)
+    other = surplus_of(law_of("spread", 640), law_of("spread", 640))
+    colder = torch.log_softmax(3 * torch.randn(1536, 50), dim=-1)
+    for one, kind in ((other, "less likely"), (surplus_of(torch.log_softmax(1.5 * colder, dim=-1), colder), "more likely")):
+        found = sampler_findings(surplus=one)
+        assert [(f.cause, f.severity) for f in found] == [("sampler-mismatch", "warning")] and kind in found[0].sentence
+    assert not sampler_findings(gap=(0.19, 0.05)) and sampler_findings(gap=(0.19, 0.01))
+    each = torch.tensor([[0.5, 0.5], [0.1, 0.0]])
+    assert mean_of(each, torch.tensor([[True, True], [True, False]])) == pytest.approx((1.1 / 3, 4 / 15 * 2**0.5 * 2**0.5 / 3))
+
+
+def sampler_findings(**plan: Any) -> list[Finding]:
+    first = replace(rollout([["5"]]), plan=RunPlan(prompts=1, group_size=8, **plan))
+    return list(learning._sampler(first))
 
 
 def test_a_report_is_sorted_and_says_its_code():

@@ -131,7 +131,7 @@ def interrupts(completion: str, row: Any) -> float:
     ],
 )
 def test_a_reward_that_fails_in_any_way_is_a_mistake_and_never_undecided(reward: Any, why: str, made: Any) -> None:
-    said = _judge(reward, "x", {}, "?")
+    said = _judge(reward, "x", {}, "?", None)
     assert said.label == "wrong" and re.match(why, said.reason)
     with pytest.raises(DataError, match=rf"on row 'r1' of .*my\.jsonl it {why}"):
         made()._verdict(made().problems()[0], "x", said)

@@ -64,8 +64,7 @@ def _by_text(completions: Sequence[UnmarkedCompletion]) -> list[Mark]:
 def _by_function(pool: Pool, right_from: float, completions: Sequence[UnmarkedCompletion]) -> list[Mark]:
     jobs = []
     for one in completions:
-        row = {"id": one.problem, "prompt": one.prompt or ""} | ({} if one.gold is None else {"answer": one.gold})
-        jobs.append((one.text, row, one.prompt or ""))
+        jobs.append((one.text, {"id": one.problem, "prompt": one.prompt or ""}, one.prompt or "", one.gold))
     verdicts = [verdict for part in _batches(jobs) for verdict in pool.verify(part)]
     for one, verdict in zip(completions, verdicts, strict=True):
         if verdict.label != "undecided" and verdict.score is None:

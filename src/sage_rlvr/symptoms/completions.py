@@ -75,7 +75,8 @@ def _inside(first: FirstRollout) -> Iterator[Finding]:
         )
     plain = getattr(first.tokenizer, "tokenizer", first.tokenizer)
     special = set(getattr(plain, "all_special_ids", ()))
-    inside = [one for one in first.completions if special & set(one.ids[: len(one.ids) - (not one.cut)])]
+    alone = [one for one in first.completions if not one.answered]  # between turns there are end tokens
+    inside = [one for one in alone if special & set(one.ids[: len(one.ids) - (not one.cut)])]
     if len(inside) > 0.1 * total:
         yield Finding(
             cause="special-tokens",

@@ -12,6 +12,8 @@ from typing import Any
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
 PROMPTS, COMPLETIONS, MOST = 8, 64, 32
+CAP = 5.0  # nats; a larger surprise counts as this
+RARE = 1e-4  # chance that samples of the policy are outside of `Surplus.margin`
 
 
 def prompts_to_draw(group_size: int) -> int:
@@ -63,7 +65,8 @@ class PromptSeen:
 
 @dataclass(frozen=True)
 class CompletionSeen:
-    """A completion of prompt number `prompt`. cut: at the length limit. reward: None if it has none, or no number."""
+    """A completion of prompt number `prompt`. cut: at the length limit. reward: None if it has none, or no number. answered:
+    whether a tool or an environment wrote a part of it."""
 
     prompt: int
     ids: tuple[int, ...]
@@ -71,6 +74,7 @@ class CompletionSeen:
     cut: bool
     reward: float | None = None
     raw: Any = None
+    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class Payer(ABC):
     rows: int = 0
     """Rows in their order, whose golds may be used; row n belongs to prompt n."""
 
+    @property
+    def weights_of_parts(self) -> Mapping[str, float]:
+        """Name of a function -> its weight in the reward; {} for one function."""
+        return {}
+
     @abstractmethod
     def pay(self, calls: Sequence[PayCall]) -> list[Any]:
         """The reward of each call: a number, or whatever the function returns instead. An error of the reward is raised."""
@@ -103,6 +112,32 @@ class Payer(ABC):
     def cells(self, row: int) -> Mapping[str, Any]:
         """Column -> the value that the reward gets, of a row."""
         return {}
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """The surprise -log p of sampled tokens above its expectation under the policy, both capped at `CAP`.
+
+    total: its sum, nats; variance: that of the sum, for samples of the policy; tokens: their number. Expectation and variance are
+    exact, from the policy's distributions: a standard error from few samples is far too small if rare tokens are not among them.
+    """
+
+    total: float
+    variance: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Nats per token; 0 on average for samples of the policy."""
+        return self.total / max(1, self.tokens)
+
+    @property
+    def margin(self) -> float:
+        """The largest mean, on either side of 0, that samples of the policy have but for a chance of `RARE`: Freedman's inequality,
+        which also holds for few tokens."""
+        log = math.log(2 / RARE)
+        jump = log * CAP / 3
+        return (jump + math.sqrt(jump * jump + 2 * log * self.variance)) / max(1, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +155,8 @@ class RunPlan:
     positions                of the model
     refills                  draws after the first, of dynamic sampling
     kl_mean                  KL to the reference in this rollout, nats per token
-    gap                      mean difference of the log-probs of sampler and scorer
-    surplus                  (mean, its standard error) of the sampled tokens' surprise above the scorer's entropy, nats
+    gap                      (mean, its standard error) of the difference of the log-probs of sampler and scorer
+    surplus                  surprise of the sampled tokens above that of the policy's own
     masked                   share of completions that a correction would mask
     sampling                 a truncated sampling, in words
     """
@@ -141,8 +176,8 @@ class RunPlan:
     positions: int | None = None
     refills: int | None = None
     kl_mean: float | None = None
-    gap: float | None = None
-    surplus: tuple[float, float] | None = None
+    gap: tuple[float, float] | None = None
+    surplus: Surplus | None = None
     masked: float | None = None
     sampling: str = ""
     temperature: float = 1.0
@@ -222,6 +257,6 @@ class FirstRollout:
 
 
 __all__ = [
-    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan"),
+    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "Surplus"),
     "prompts_to_draw",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.symptoms.finding import Finding
-from sage_rlvr.symptoms.first_rollout import FirstRollout
+from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +17,8 @@ LEAST = 2e-4  # size of all updates over the size of a weight below which nothin
 STRONG, STRONGEST = 1.0, 20.0  # beta
 OLD = 16  # updates of one rollout
 APART = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}  # KL of a reference that should be the policy
-SURPLUS, SURE = 0.03, 5.0  # nats, and standard errors
-WIDE = 0.125  # `training.opening.WIDE_GAP`
+SURPLUS = 0.03  # nats
+WIDE, SURE = 0.125, 3.0  # `training.opening.WIDE_GAP`, and standard errors
 SAMPLED = 100_000  # weights of a tensor that are sampled
 
 
@@ -81,6 +81,13 @@ def _changed(parts: list[tuple[torch.Tensor, torch.dtype]], size: float) -> floa
     return changed / total if total else 1.0
 
 
+def surprises(log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(expectation, variance) of the capped surprise of a token drawn from each of n distributions (n, V)."""
+    law, size = log_probs.exp(), (-log_probs).clamp(max=CAP)
+    mean = (law * size).sum(-1)
+    return mean, (law * (size - mean[:, None]).square()).sum(-1)
+
+
 def _rate(first: FirstRollout) -> Iterator[Finding]:
     yield from _movement(first)
     plan, names = first.plan, first.names
@@ -114,7 +121,14 @@ def _movement(first: FirstRollout) -> Iterator[Finding]:
     updates = plan.steps * plan.updates
     in_all = _each(first) * updates
     cause = "weights-do-not-move"
-    if plan.changed_in_all is not None and plan.changed_in_all < 0.05:
+    if plan.parameters and not plan.trained:
+        yield Finding(
+            cause=cause,
+            severity="cannot learn",
+            sentence=f"none of the model's {plan.parameters:,} weights requires a gradient: all are frozen",
+            next_step="look for requires_grad_(False) behind the adapter, or an adapter without target modules",
+        )
+    elif plan.changed_in_all is not None and plan.changed_in_all < 0.05:
         yield Finding(
             cause=cause,
             severity="cannot learn",
@@ -166,27 +180,29 @@ def _kl(first: FirstRollout) -> Iterator[Finding]:
 
 
 def _sampler(first: FirstRollout) -> Iterator[Finding]:
-    plan = first.plan
-    if plan.gap is not None and plan.gap > WIDE:
+    plan, surplus = first.plan, first.plan.surplus
+    gap, error = plan.gap or (0.0, 0.0)
+    # rounded logits are divided by the temperature
+    if gap - SURE * error > WIDE / min(1.0, plan.temperature):
         yield Finding(
             cause="sampler-mismatch",
             severity="warning",
-            sentence=f"log-probs of sampler and scorer differ by {plan.gap:.2g} nats per token on average: the update is of "
+            sentence=f"log-probs of sampler and scorer differ by {gap:.2g} nats per token on average: the update is of "
             "another distribution than the one that was sampled from",
             next_step=f"compare the sampler's weights, temperature and precision ({first.names.dtype}) with the trainer's",
-            evidence={"nats": plan.gap},
+            evidence={"nats": gap, "standard error": error},
         )
-    elif plan.surplus is not None and abs(plan.surplus[0]) > SURPLUS and abs(plan.surplus[0]) > SURE * plan.surplus[1]:
-        mean, error = plan.surplus
-        kind = "less likely" if mean > 0 else "more likely"
+    elif surplus is not None and abs(surplus.mean) > max(SURPLUS, surplus.margin) and not (plan.sampling and surplus.mean < 0):
+        kind = "less likely" if surplus.mean > 0 else "more likely"
         yield Finding(
             cause="sampler-mismatch",
             severity="warning",
             sentence=f"sampled tokens are {kind} under the policy that is trained than its own samples would be, by "
-            f"{abs(mean):.2g} nats per token (standard error {error:.1g}): they were drawn from another distribution",
+            f"{abs(surplus.mean):.2g} nats per token (chance explains {surplus.margin:.2g}): they were drawn from another "
+            "distribution",
             next_step="compare the sampler's weights, temperature (generation_kwargs too), top_p, top_k and padding with the "
             "trainer's",
-            evidence={"surprise less entropy": mean},
+            evidence={"surprise above expectation": surplus.mean},
         )
     if plan.masked is not None and plan.masked > 0.1:
         yield Finding(
@@ -202,4 +218,4 @@ def _sampler(first: FirstRollout) -> Iterator[Finding]:
         )
 
 
-__all__ = ["found", "weight_facts"]
+__all__ = ["found", "surprises", "weight_facts"]

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.laws import per_token
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.errors import ConfigError, RewardFailed, SageError, refuse
 from sage_rlvr.evaluation.base_samples import base_of
 from sage_rlvr.symptoms.finding import Finding, SymptomReport
 from sage_rlvr.symptoms.first_rollout import (
+    CAP,
     CompletionSeen,
     FirstRollout,
     Names,
@@ -27,9 +29,10 @@ from sage_rlvr.symptoms.first_rollout import (
     Price,
     PromptSeen,
     RunPlan,
+    Surplus,
     prompts_to_draw,
 )
-from sage_rlvr.symptoms.learning import weight_facts
+from sage_rlvr.symptoms.learning import surprises, weight_facts
 from sage_rlvr.symptoms.preflight import preflight_of
 from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import gold_of, turns_of, verdicts
@@ -42,10 +45,12 @@ from sage_rlvr.training.groups import Groups, RolloutBatch
 from sage_rlvr.training.loop import build
 from sage_rlvr.training.loop_state import TrainState
 from sage_rlvr.training.rollouts import draw_rollout, judged, pairs_of, reasons_of
-from sage_rlvr.training.scores import fixed_scores, reference_scores
+from sage_rlvr.training.scores import fixed_scores, reference_scores, score_rows
 from sage_rlvr.verifiers.golds import gold_of as gold_in
 
 Say = Callable[[str], None]
+SCORED = 64  # completions of which distributions are computed
+LAWS = 1 << 26  # log-probs in memory at a time
 
 
 def preflight_recipe(
@@ -215,23 +220,36 @@ def _compared(loop: TrainState, groups: Groups) -> dict[str, Any]:
     reference = reference_scores(loop, rows, every)
     assert scores.entropies is not None
     facts: dict[str, Any] = {"entropy": float(scores.entropies[mask].mean())}
-    drawn = rows.rollout.logps
-    facts["gap"] = float((drawn - scores.logps).abs()[mask].mean())
-    facts["surplus"] = surplus(scores.logps, scores.entropies, mask)
+    facts["gap"] = mean_of(torch.where(mask, (rows.rollout.logps - scores.logps).abs(), 0.0), mask)
+    facts["surplus"] = _surplus(loop, rows, every[:SCORED])
     if reference is not None:
         log_ratio = (reference.logps - scores.logps)[mask].double()
         facts["kl_mean"] = float((log_ratio.exp() - 1 - log_ratio).mean())
     return facts
 
 
-def surplus(logps: torch.Tensor, entropies: torch.Tensor, mask: torch.Tensor) -> tuple[float, float]:
-    """(mean, standard error over completions) of -log p minus the entropy, per token: 0 on average for samples of the policy
-    itself."""
-    each = torch.where(mask, -logps - entropies, 0.0).double().sum(1)
-    counts = mask.sum(1).double()
+def mean_of(values: torch.Tensor, mask: torch.Tensor) -> tuple[float, float]:
+    """(mean per counted token, its standard error over completions) of (B, T) values that are 0 elsewhere."""
+    each, counts = values.double().sum(1), mask.sum(1).double()
     mean = float(each.sum() / counts.sum())
-    error = float((each - mean * counts).square().sum().sqrt() / counts.sum())
-    return mean, error
+    spread = (each - mean * counts).square().sum() * len(each) / max(1, len(each) - 1)
+    return mean, float(spread.sqrt() / counts.sum())
+
+
+def _surplus(loop: TrainState, rows: RolloutBatch, some: torch.Tensor) -> Surplus:
+    """The surplus of some rows, so many at a time that their distributions are `LAWS` numbers."""
+    vocabulary, longest = loop.policy.get_input_embeddings().weight.shape[0], rows.rollout.tokens.shape[1]
+    total, variance = 0.0, 0.0
+    for part in some.split(max(1, LAWS // (vocabulary * longest))):
+        drawn = rows.rollout.drawn[part]
+        scores = score_rows(loop, loop.policy, rows, part, log_probs=True)
+        assert scores.log_probs is not None
+        expected = per_token(lambda _, log_probs: surprises(log_probs)[0], drawn, scores.log_probs)
+        variances = per_token(lambda _, log_probs: surprises(log_probs)[1], drawn, scores.log_probs)
+        seen = (-scores.logps[drawn]).clamp(max=CAP)
+        total += float((seen - expected).double().sum())
+        variance += float(variances.double().sum())
+    return Surplus(total, variance, int(rows.rollout.drawn[some].sum()))
 
 
 # ---- the reward
@@ -266,9 +284,11 @@ class TaskPayer(Payer):
     def _problem(self, call: PayCall) -> Any:
         problem = self.problems[call.prompt] if call.gold is None else self.all[call.gold]
         if call.swap:
-            row = dict(problem.row)
-            row |= {reads: problem.row[other] for reads, other in call.swap.items()}
-            problem = replace(problem, row=row, answer=str(row.get("answer", problem.answer)))
+            row, raw = dict(problem.row), problem.raw
+            for reads, other in call.swap.items():
+                row[reads] = problem.row[other]
+                raw = row[reads] if problem.row[reads] == raw else raw
+            problem = replace(problem, row=row, raw=raw, answer=str(raw))
         return problem
 
     def golds(self, row: int) -> dict[str, str]:
@@ -300,4 +320,4 @@ def golds_in(row: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-__all__ = ["first_rollout", "golds_in", "preflight_recipe", "surplus"]
+__all__ = ["first_rollout", "golds_in", "mean_of", "preflight_recipe"]

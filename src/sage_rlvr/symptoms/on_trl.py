@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from sage_rlvr.errors import ConfigError, DataError, refuse
 from sage_rlvr.symptoms.finding import SymptomReport
 from sage_rlvr.symptoms.first_rollout import (
+    CAP,
     TRL_NAMES,
     CompletionSeen,
     FirstRollout,
@@ -27,22 +29,23 @@ from sage_rlvr.symptoms.first_rollout import (
     Price,
     PromptSeen,
     RunPlan,
+    Surplus,
     prompts_to_draw,
 )
-from sage_rlvr.symptoms.learning import weight_facts
-from sage_rlvr.symptoms.on_loop import golds_in, surplus
+from sage_rlvr.symptoms.learning import surprises, weight_facts
+from sage_rlvr.symptoms.on_loop import golds_in
 from sage_rlvr.symptoms.preflight import preflight_of
 from sage_rlvr.symptoms.rewards import number
 from sage_rlvr.training.trl.batch import ends_of
 from sage_rlvr.training.trl.card import truncated
 from sage_rlvr.training.trl.held_out import (
-    WRITES_MORE,
     called,
+    check_trainer,
     evaluating,
     generators_restored,
     name_of,
     replaced,
-    returned_names,
+    rollout,
     trl_class,
 )
 from sage_rlvr.verifiers.foreign import NOT_COLUMNS
@@ -68,7 +71,7 @@ def preflight(trainer: Any, *, draw: int | None = None, say: bool = True) -> Sym
         The report: `.findings`, `.first` (the cause to repair first), `.exit_code` (0, 1 or 3) and `.tree()` for JSON.
 
     Raises:
-        ConfigError: For any other object, and for one with tools, environments or a rollout function.
+        ConfigError: For any other object.
     """
     check(trainer)
     draw = prompts_to_draw(trainer.args.num_generations) if draw is None else draw
@@ -95,8 +98,7 @@ def check(trainer: Any) -> None:
             f"preflight: {given} is no GRPOTrainer or RLOOTrainer of TRL; pass the trainer that you call train() on",
         )
     )
-    more = [name for name in WRITES_MORE if getattr(trainer, name, None)]
-    refuse((more, f"preflight: the trainer has {', '.join(more)}; preflight draws single completions of text prompts"))
+    check_trainer(trainer, "preflight")
     refuse((trainer.train_dataset is None, "preflight: the trainer has no train_dataset; pass one"))
 
 
@@ -119,23 +121,23 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
     """One rollout of a trainer, within `unchanged`."""
     size = trainer.args.num_generations
     rows = [dict(row) for row in islice(iter(trainer.train_dataset), draw + MORE_ROWS)]
-    if not rows or "prompt" not in rows[0]:
+    asks = getattr(trainer, "environment_factories", None)  # an environment may write the prompt
+    if not rows or ("prompt" not in rows[0] and not asks):
         columns = ", ".join(rows[0]) if rows else "none"
         raise DataError(f"preflight: the rows have the columns {columns}; TRL reads the column prompt: rename one")
     asked = rows[:draw]
     began = time.perf_counter()
-    ids, replies = generated(trainer, asked, size)
+    drawn = generated(trainer, asked, size)
     sampling = time.perf_counter() - began
     tokenizer = trainer.processing_class
     plain = getattr(tokenizer, "tokenizer", tokenizer)
-    tokenized = trainer._tokenize_prompts([row["prompt"] for row in asked])[0]
     prompts = tuple(
-        PromptSeen(row["prompt"], tuple(one), plain.decode(list(one), skip_special_tokens=False))
-        for row, one in zip(asked, tokenized, strict=True)
+        PromptSeen(drawn.prompts[i], tuple(drawn.prompt_ids[i]), plain.decode(drawn.prompt_ids[i], skip_special_tokens=False))
+        for i in range(0, len(drawn.ids), size)
     )
     ends = ends_of(trainer)
-    payer = Functions(trainer, rows, replies)
-    calls = [PayCall(i // size, text_of(reply)) for i, reply in enumerate(replies)]
+    payer = Functions(trainer, rows, drawn)
+    calls = [PayCall(i // size, text) for i, text in enumerate(drawn.texts)]
     began = time.perf_counter()
     failure: Exception | None = None
     values: list[Any] = [None] * len(calls)
@@ -145,8 +147,8 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
         failure = error.__cause__ if isinstance(error, DataError) and isinstance(error.__cause__, Exception) else error
     price = Price(sampling=sampling, reward=time.perf_counter() - began)
     completions = tuple(
-        CompletionSeen(call.prompt, tuple(row), call.text, not len(row) or row[-1] not in ends, number(value), value)
-        for call, row, value in zip(calls, ids, values, strict=True)
+        CompletionSeen(call.prompt, tuple(row), call.text, not row or row[-1] not in ends, number(value), value, not all(own))
+        for call, row, value, own in zip(calls, drawn.ids, values, drawn.own, strict=True)
     )
     return FirstRollout(
         names=TRL_NAMES,
@@ -156,24 +158,68 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
         completions=completions,
         limit=trainer.max_completion_length,
         payer=payer,
-        plan=plan_of(trainer, prompts, completions),
+        plan=plan_of(trainer, drawn),
         price=price,
-        longer=partial(_longer, trainer, asked[:4], ends),
+        longer=None if drawn.environments else partial(_longer, trainer, asked[:4], ends),
         failure=failure,
         padding_side=getattr(plain, "padding_side", "left"),
     )
 
 
-def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> tuple[list[list[int]], list[Any]]:
-    """Token ids and completions, `times` for each row, by the trainer's generation."""
-    names = returned_names(trl_class(trainer)._generate)  # type: ignore[union-attr]
+@dataclass(frozen=True)
+class Drawn:
+    """Completions by TRL's own rollout, in the order of the rows, a group each.
+
+    prompts, prompt_ids   as the generation got them
+    ids, own              tokens, and which of them are the policy's: those of tools and environments are not
+    replies, texts        as TRL gives them to rewards; what was said in them
+    columns               further ones of a `rollout_func`
+    environments          that of each completion, in the state in which it ended; none without an `environment_factory`
+    """
+
+    prompts: list[Any]
+    prompt_ids: list[list[int]]
+    ids: list[list[int]]
+    own: list[list[bool]]
+    replies: list[Any]
+    columns: Mapping[str, Any]
+    environments: list[Any]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What was said: a reply's text, or all of its messages and calls of tools if it has several."""
+        return [said(reply) for reply in self.replies]
+
+
+def said(reply: Any) -> str:
+    """A reply as text. With tools also the calls, and the words of the tools."""
+    if isinstance(reply, str) or (len(reply) == 1 and not reply[0].get("tool_calls")):
+        return text_of(reply)
+    lines = []
+    for message in reply:
+        calls = message.get("tool_calls") or ()
+        lines += [text_of([{"content": message.get("content")}]), *(str(call) for call in calls)]
+    return "\n".join(line for line in lines if line)
+
+
+def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> Drawn:
+    """`times` completions for each row, with the trainer's tools, environments or rollout function."""
     with torch.no_grad(), replaced(trainer, num_generations_eval=times):
-        result = dict(zip(names, trainer._generate([row["prompt"] for row in rows for _ in range(times)]), strict=False))
-    if len(result["completion_ids"]) != len(rows) * times:
-        raise DataError(
-            f"preflight: the generation returned {len(result['completion_ids'])} completions for {len(rows) * times} prompts"
-        )
-    return [list(map(int, one)) for one in result["completion_ids"]], list(result["completions"])
+        result = rollout(trainer, [row for row in rows for _ in range(times)])
+    count = len(result["completion_ids"])
+    if count != len(rows) * times:
+        raise DataError(f"preflight: the generation returned {count} completions for {len(rows) * times} prompts")
+    ids = [list(map(int, one)) for one in result["completion_ids"]]
+    mask = result.get("tool_mask")
+    return Drawn(
+        prompts=list(result["prompts"]),
+        prompt_ids=[list(map(int, one)) for one in result["prompt_ids"]],
+        ids=ids,
+        own=[[True] * len(one) for one in ids] if mask is None else [list(map(bool, one)) for one in mask],
+        replies=list(result["completions"]),
+        columns=result.get("extra_fields") or {},
+        environments=list(getattr(trainer, "environments", None) or ()),
+    )
 
 
 def _longer(trainer: Any, rows: Sequence[Mapping[str, Any]], ends: Any, limit: int) -> list[tuple[int, bool]]:
@@ -183,14 +229,14 @@ def _longer(trainer: Any, rows: Sequence[Mapping[str, Any]], ends: Any, limit: i
     with unchanged(trainer), replaced(trainer, max_completion_length=limit), replaced(
         trainer.generation_config, max_new_tokens=limit
     ):
-        ids, _ = generated(trainer, rows, 4)
-    return [(len(row), not len(row) or row[-1] not in ends) for row in ids]
+        drawn = generated(trainer, rows, 4)
+    return [(len(row), not row or row[-1] not in ends) for row in drawn.ids]
 
 
 # ---- settings, and log-probs
 
 
-def plan_of(trainer: Any, prompts: Sequence[PromptSeen], completions: Sequence[CompletionSeen]) -> RunPlan:
+def plan_of(trainer: Any, drawn: Drawn) -> RunPlan:
     """The trainer's use of a rollout, and the comparison of sampler, policy and reference on this one."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     per_step = max(1, args.generation_batch_size // args.num_generations)
@@ -212,7 +258,7 @@ def plan_of(trainer: Any, prompts: Sequence[PromptSeen], completions: Sequence[C
         temperature=args.temperature,
         sampling=_sampling(args),
         **facts,
-        **_compared(trainer, model, prompts, completions),
+        **_compared(trainer, model, drawn),
     )
 
 
@@ -223,28 +269,31 @@ def _sampling(args: Any) -> str:
 
 
 @torch.no_grad()
-def _compared(trainer: Any, model: Any, prompts: Sequence[PromptSeen], completions: Sequence[CompletionSeen]) -> dict[str, Any]:
-    """Entropy, surplus and KL to the reference of a part of the completions; {} if the weights are not complete on this process."""
+def _compared(trainer: Any, model: Any, drawn: Drawn) -> dict[str, Any]:
+    """Entropy, surplus and KL to the reference of a part of the completions, on the policy's own tokens; {} if the weights are not
+    complete on this process."""
     device, heat = trainer.accelerator.device, float(trainer.args.temperature)
-    some = [one for one in completions[:: max(1, len(completions) // SCORED)] if one.ids]
+    some = [i for i in range(0, len(drawn.ids), max(1, len(drawn.ids) // SCORED)) if any(drawn.own[i])]
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False) or not some:
         return {}
-    logps, entropies, references = [], [], []
-    for one in some:
-        ids = torch.tensor([[*prompts[one.prompt].ids, *one.ids]], device=device)
-        first = len(prompts[one.prompt].ids)
-        law = _law(model, ids, first, heat)
-        chosen = ids[0, first:, None]
-        logps.append(law.gather(1, chosen)[:, 0])
-        entropies.append(-(law.exp() * law).sum(1))
+    entropy, total, variance, tokens = 0.0, 0.0, 0.0, 0
+    log_ratios = []
+    for i in some:
+        first = len(drawn.prompt_ids[i])
+        ids = torch.tensor([[*drawn.prompt_ids[i], *drawn.ids[i]]], device=device)
+        own = torch.tensor(drawn.own[i], dtype=torch.bool, device=device)
+        chosen, law = ids[0, first:, None][own], _law(model, ids, first, heat)[own]
+        logps, (expected, variances) = law.gather(1, chosen)[:, 0], surprises(law)
+        entropy -= float((law.exp() * law).sum())
+        total += float(((-logps).clamp(max=CAP) - expected).double().sum())
+        variance += float(variances.double().sum())
+        tokens += len(chosen)
         with _reference(trainer, model) as reference:
             if reference is not None:
-                references.append(_law(reference, ids, first, heat).gather(1, chosen)[:, 0])
-    padded = [torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (logps, entropies)]
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(one, dtype=torch.bool) for one in logps], batch_first=True)
-    facts: dict[str, Any] = {"entropy": float(padded[1][mask].mean()), "surplus": surplus(padded[0], padded[1], mask)}
-    if references:
-        log_ratio = (torch.cat(references) - torch.cat(logps)).double()
+                log_ratios.append(_law(reference, ids, first, heat)[own].gather(1, chosen)[:, 0] - logps)
+    facts: dict[str, Any] = {"entropy": entropy / tokens, "surplus": Surplus(total, variance, tokens)}
+    if log_ratios:
+        log_ratio = torch.cat(log_ratios).double()
         facts["kl_mean"] = float((log_ratio.exp() - 1 - log_ratio).mean())
     return facts
 
@@ -284,7 +333,7 @@ def _reference(trainer: Any, model: Any) -> Iterator[Any]:
 class Functions(Payer):
     """The trainer's reward functions, weighted, as TRL calls them."""
 
-    def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], replies: Sequence[Any]) -> None:
+    def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], drawn: Drawn) -> None:
         functions = list(trainer.reward_funcs)
         models = [one for one in functions if isinstance(one, torch.nn.Module)]
         if models:
@@ -292,24 +341,52 @@ class Functions(Payer):
         self.functions, self.trainer, self.given, self.rows = functions, trainer, rows, len(rows)
         self.weights = [float(one) for one in trainer.reward_weights]
         self.names = tuple(name_of(one) for one in functions)
-        self.columns = tuple(name for name in rows[0] if name not in NOT_COLUMNS)
-        self.chat = bool(replies) and not isinstance(replies[0], str)
+        self.columns = tuple(name for name in rows[0] if name not in (*NOT_COLUMNS, *drawn.columns))
+        self.chat = bool(drawn.replies) and not isinstance(drawn.replies[0], str)
+        self.drawn, self.size = drawn, trainer.args.num_generations
+        self.places = {(i // self.size, text): i for i, text in enumerate(drawn.texts)}
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self.ids = lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    @property
+    def weights_of_parts(self) -> Mapping[str, float]:
+        several = len(self.names) > 1
+        return {f"weight of {name}": weight for name, weight in zip(self.names, self.weights, strict=True)} if several else {}
+
     def pay(self, calls: Sequence[PayCall]) -> list[Any]:
         rows = [self._row(call) for call in calls]
+        places = [self.places.get((call.prompt, call.text)) for call in calls]
         given = {
-            "prompts": [self.given[call.prompt]["prompt"] for call in calls],
-            "completions": [[{"role": "assistant", "content": call.text}] if self.chat else call.text for call in calls],
-            "completion_ids": [self.ids(call.text) for call in calls],
+            "prompts": [self.drawn.prompts[call.prompt * self.size] for call in calls],
+            "completions": [self._reply(call.text, place) for call, place in zip(calls, places, strict=True)],
+            "completion_ids": [
+                self.ids(call.text) if place is None else self.drawn.ids[place] for call, place in zip(calls, places, strict=True)
+            ],
             "trainer_state": self.trainer.state,
             "log_extra": _not_logged,
             "log_metric": _not_logged,
         }
+        given |= self._of_rollout(places)
         given |= {name: [row[name] for row in rows] for name in self.columns if name not in given}
         parts = [self._values(function, given, len(calls)) for function in self.functions]
         return [self._total([part[i] for part in parts]) for i in range(len(calls))]
+
+    def _reply(self, text: str, place: int | None) -> Any:
+        """The reply that was drawn, with its tools' messages, or a text of preflight's own."""
+        if place is not None:
+            return self.drawn.replies[place]
+        return [{"role": "assistant", "content": text}] if self.chat else text
+
+    def _of_rollout(self, places: Sequence[int | None]) -> dict[str, Any]:
+        """Environments and columns that a rollout returned."""
+        if not self.drawn.environments and not self.drawn.columns:
+            return {}
+        if None in places:
+            raise DataError("preflight: only completions of the rollout have an environment, or columns of its function")
+        known = [place for place in places if place is not None]
+        given = {name: [column[place] for place in known] for name, column in self.drawn.columns.items()}
+        environments = [self.drawn.environments[place] for place in known] if self.drawn.environments else None
+        return given if environments is None else given | {"environments": environments}
 
     def _values(self, function: Any, given: Mapping[str, Any], count: int) -> list[Any]:
         values = list(called(function, given))

@@ -45,7 +45,7 @@ def _facts(first: FirstRollout) -> Iterator[str]:
             yield headroom.line(gate)
     plan = first.plan
     kl = "" if plan.kl_mean is None else f", KL to the reference {plan.kl_mean:.2g}"
-    gap = "" if plan.gap is None else f", sampler and scorer {plan.gap:.1g} nats apart"
+    gap = "" if plan.gap is None else f", sampler and scorer {plan.gap[0]:.1g} nats apart"
     step = f"{plan.prompts} prompts x {plan.group_size} a step, {plan.updates} updates of it"
     yield f"{step}, lr {plan.lr:g} in {plan.dtype}{kl}{gap}"
     if first.price.lines:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -364,16 +364,34 @@ def _form(probe: Probe, golds: Golds) -> Iterator[Finding]:
     if wrong is None:
         return
     share = (wrong - golds.controls) / (golds.mean - golds.controls)
-    if share >= 0.5:
+    if share >= 0.5 and _remembers(probe, golds, calls, wrong):
+        yield Finding(
+            cause="batch-dependent",
+            severity="warning",
+            sentence=f"the golds of other rows earn {wrong:.2g}, and next to nothing with a blank behind them: the reward "
+            "remembers a text that it judged under another prompt",
+            next_step="make prompt and gold a part of the key of the reward's cache",
+            evidence={"right answer": golds.mean, "answer of another row": wrong},
+            examples=tuple(call.text for call in calls[:2]),
+        )
+    elif share >= 0.5:
         yield Finding(
             cause="pays-format",
             severity="warning",
             sentence=f"a wrong answer in the right form earns {wrong:.2g}, the right one {golds.mean:.2g}, a text without the form "
             f"{golds.controls:.2g}: most of the reward is for the form",
             next_step="lower the weight of the form's reward, so that it cannot outweigh a right answer",
-            evidence={"wrong answer": wrong, "right answer": golds.mean},
+            evidence={"wrong answer": wrong, "right answer": golds.mean, **probe.first.payer.weights_of_parts},
             examples=tuple(call.text for call in calls[:2]),
         )
+
+
+def _remembers(probe: Probe, golds: Golds, calls: Sequence[PayCall], wrong: float) -> bool:
+    """Whether wrong answers earn less as texts that were not judged before, and right ones do not."""
+    half = 0.5 * (golds.mean + golds.controls)
+    new_wrong = probe.mean([replace(call, text=f"{call.text} ") for call in calls])
+    new_right = probe.mean([PayCall(row, f"{text}  ") for row, text in enumerate(golds.texts)])
+    return new_wrong is not None and new_right is not None and new_wrong < half <= new_right and wrong >= half
 
 
 def _batch(probe: Probe) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
     score(completion: str, row: dict) -> float        or a signature of TRL, verl or verifiers (`sage_rlvr.verifiers.foreign`)
 
+`row["answer"]` is the gold as it is in the file (a number, a text with its blanks, a worked solution), as the audit passes it too.
+
 The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so that
 a reward that hangs or dies is "undecided" and counts as 0. One that raises an error (or calls sys.exit), or returns no finite
 number, stops the run with the id of the row: such a reward is a mistake, and a 0 instead of it would be trained on. None (TRL's "no
@@ -33,7 +35,7 @@ from sage_rlvr.tasks.base import NO_ANSWER, TASKS, PromptedTask, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
-from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
+from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of, value_at
 from sage_rlvr.tasks.verifiers import VERIFIERS
 from sage_rlvr.verifiers import Label, Reading, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
@@ -63,12 +65,12 @@ def _loaded(reward: str) -> Callable[..., Any]:
     return function
 
 
-def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], question: Any) -> Verdict:
+def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], question: Any, gold: Any) -> Verdict:
     """The `outcome` of the reward for one completion. A function of no known signature is called as score(completion, row)."""
     signature = signature_of(function)
     if signature is None:
-        return outcome(lambda: function(completion, row), function)
-    given = RewardCall(completion, row, row.get("answer"), question, chat=not isinstance(question, str))
+        return outcome(lambda: function(completion, row if gold is None else row | {"answer": gold}), function)
+    given = RewardCall(completion, row, gold, question, chat=not isinstance(question, str))
     return outcome(lambda: call(function, signature, [given])[0], function)
 
 
@@ -77,13 +79,15 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], q
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """A row. question: its problem, text or messages; answer: its gold, "" without one; row: all columns, as in JSON.
-    `RewardTask.problems` makes it; its prompts and the reward read it."""
+    """A row. question: its problem, text or messages; answer: its gold, "" without one; row: all columns, as in JSON; raw: the
+    gold's value in the row, None without one, which a reward gets. `RewardTask.problems` makes it; its prompts and the reward read
+    it."""
 
     problem_id: str
     question: str | tuple[Message, ...]
     answer: str
     row: Mapping[str, Any] = field(repr=False, compare=False)
+    raw: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,13 @@ class RewardTask(PromptedTask):
 
     def problems(self, split: str = "test") -> tuple[RowProblem, ...]:
         """The rows of `file`, or, except for "train", those of `test_file` if there is one."""
-        rows = ((one, json.loads(json.dumps(one.row, default=str))) for one in self._read(split).examples)
-        return tuple(
-            RowProblem(one.problem_id, one.problem if isinstance(one.problem, str) else tuple(one.problem), one.answer, row)
-            for one, row in rows
-        )
+        loaded, made = self._read(split), []
+        for one in loaded.examples:
+            row = json.loads(json.dumps(one.row, default=str))
+            question = one.problem if isinstance(one.problem, str) else tuple(one.problem)
+            raw = next((value for name in loaded.gold if (value := value_at(row, name)) is not None), None)
+            made.append(RowProblem(one.problem_id, question, one.answer, row, raw))
+        return tuple(made)
 
     def messages(self, problem: RowProblem) -> list[Message]:
         """The prompt as a conversation: the format's, or the row's messages."""
@@ -143,8 +149,9 @@ class RewardTask(PromptedTask):
         finite number."""
         pool = reward_pool(self.reward, self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
-        rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
-        verdicts = pool.verify(zip(texts, rows, (p.question for p, _ in pairs), strict=True))
+        named = not _file_and_function(self.reward)[0]  # a registered verifier compares with the gold that was read
+        given = [(dict(p.row), p.question, p.answer if named else p.raw) for p, _ in pairs]
+        verdicts = pool.verify((text, *more) for text, more in zip(texts, given, strict=True))
         return [self._verdict(p, text, verdict) for (p, _), text, verdict in zip(pairs, texts, verdicts, strict=True)]
 
     def _verdict(self, problem: RowProblem, text: str, verdict: Verdict) -> Verdict:
@@ -201,7 +208,7 @@ class RewardTask(PromptedTask):
         """Hash of the reward (a file's code, or a verifier's version) and of all other settings that decide a verdict."""
         if _is_versioned(self.reward):
             return version_hash(self.reward, right_from=self.right_from, seconds=self.seconds, memory_mb=self.memory_mb)
-        return hash_of([reward_hash(self.reward), self.right_from, self.seconds])
+        return hash_of([reward_hash(self.reward), self.right_from, self.seconds, "gold as in the row"])
 
     def files(self) -> dict[str, str]:
         """SHA-256 of the rows, and `reward_hash`."""
@@ -209,8 +216,8 @@ class RewardTask(PromptedTask):
 
 
 def reward_pool(reward: str, seconds: float = 10.0, memory_mb: int = RewardTask.memory_mb) -> Pool:
-    """Worker processes that call a reward, FILE.py:FUNCTION or a registered verifier, with (completion, row, prompt);
-    `row["answer"]` is the gold. Raises ConfigError if there is no such file, function or verifier."""
+    """Worker processes that call a reward, FILE.py:FUNCTION or a registered verifier, with (completion, row, prompt, gold).
+    Raises ConfigError if there is no such file, function or verifier."""
     return _pool("|".join(_file_and_function(reward)), seconds, memory_mb)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from command import said as output
 from sage_rlvr.contrib.audit import audit_reward, audit_reward_on_pairs, lines_of, rewards, worker
 from sage_rlvr.contrib.audit.mathematics import equal_answers
 from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.tasks import jsonl
 from sage_rlvr.tasks.jsonl import _judge
 from sage_rlvr.verifiers import Verdict, pool
 from sage_rlvr.verifiers.exact import verify_exact
@@ -367,9 +369,29 @@ def test_a_task_of_rows_takes_every_signature() -> None:
     def compute_score(solution_str: str, ground_truth: str) -> float:
         return float(solution_str == ground_truth)
 
-    row = {"answer": "5"}
     for reward in (later, compute_score, lambda text, of: float(text == of["answer"])):
-        assert [_judge(reward, text, row, "?").score for text in ("5", "6")] == [1.0, 0.0]
+        assert [_judge(reward, text, {"color": "red"}, "?", "5").score for text in ("5", "6")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("column", ["answer", "target"])
+def test_a_reward_gets_a_gold_as_it_is_in_the_row_from_a_task_and_from_the_audit(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golds = [" 5 ", 5, "2+3\n#### 5", [" 5"]]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": "?", "id": str(i), column: gold}) + "\n" for i, gold in enumerate(golds)))
+    (tmp_path / "my.py").write_text("def score(completion, row):\n    return 1.0\n")
+    given: list[Any] = []
+    verify = SimpleNamespace(verify=lambda items: [given.append(item[-1]) or Verdict("right", "", 1.0) for item in items])
+    monkeypatch.setattr(jsonl, "reward_pool", lambda *_: verify)
+    task = jsonl.RewardTask(str(rows), f"{tmp_path / 'my.py'}:score", answer_column=column)
+    task.verify_all([(problem, "5") for problem in task.problems()])
+    assert given == golds == [row.raw for row in rewards._rows_of(str(rows), column)[0]]
+    assert [problem.answer for problem in task.problems()] == ["5"] * 4
+    given.clear()
+    exact = jsonl.RewardTask(str(rows), "exact", answer_column=column)
+    exact.verify_all([(problem, "5") for problem in exact.problems()])
+    assert given == ["5"] * 4
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +23,8 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 import sage_rlvr.trl  # noqa: F401  # sets the verdict
-from byte_tokenizer import CHATML, byte_tokenizer
+from byte_tokenizer import CHATML
 from chat_policy import chat_policy
-from conftest import tiny_llama
 from sage_rlvr.api.compare import compare
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.core.keys import Key
@@ -36,8 +34,8 @@ from sage_rlvr.training.trl import PassAtK, SageTrainer, held_out
 from sage_rlvr.verdicts.stats.intervals import passk_interval
 from sage_rlvr.verifiers.rewards import text_of
 from trl_common import PROMPTS, QUIET, arguments, build, on_ranks, reward, same, weights
+from trl_tools import CHAT_ROWS, ROWS, WITH_TOOLS, Counting, add, chat_trainer, reward_chat
 
-ROWS = [{"prompt": f"{a} {a + 1}={2 * a + 1}:", "id": f"row {a}", "right": right} for a, right in ((1, 0), (2, 1), (3, 2), (4, 4))]
 TRAINERS: dict[str, tuple[type, dict[str, Any]]] = {
     "grpo": (trl.GRPOTrainer, {}),
     "sage": (SageTrainer, {"guide": Flat()}),
@@ -197,10 +195,6 @@ def test_conversations(tmp_path: Path) -> None:
     samples = lines(tmp_path / "out" / "passk" / "samples" / "step-000000-T0.8.jsonl")
     assert [one["text"] for one in samples] == [text_of(one) for one in completions]
     assert len({one["id"] for one in samples}) == 2 and samples[0]["prompt"] == rows[0]["prompt"]
-
-
-def reward_chat(completions: list[Any], **_: Any) -> list[float]:
-    return [float(len(set(text_of(one))) % 2) for one in completions]
 
 
 # ---- a training that does not change
@@ -563,61 +557,6 @@ def test_the_asynchronous_trainer_is_refused_with_the_reason() -> None:
 # ---- what the trainer's own rollout adds
 
 
-class Counting:
-    """An environment of TRL: `add` is its tool, and its observation is the row's `right`."""
-
-    made: ClassVar[int] = 0
-
-    def __init__(self) -> None:
-        type(self).made += 1
-        self.right, self.asked = -1, 0
-
-    def reset(self, right: int, **_: Any) -> str:
-        """Begin with a row."""
-        self.right, self.asked = right, 0
-        return f" observed {right}"
-
-    def add(self, a: int) -> str:
-        """
-        Add one.
-
-        Args:
-            a: A number.
-
-        Returns:
-            The sum.
-        """
-        self.asked += 1
-        return str(a + 1)
-
-
-CHAT_ROWS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
-
-
-def chat_trainer(tmp_path: Path, template: str, **more: Any) -> Any:
-    """With tools each completion calls `add` with 3 and then ends, by TRL's own loop; what the tiny policy says is scripted."""
-    tokenizer = byte_tokenizer(template, eos_token="<|im_end|>", pad_token="</s>")
-    rows = Dataset.from_list([CHAT_ROWS[n % 4] for n in range(12)])
-    model = tiny_llama(vocab_size=len(tokenizer), max_position_embeddings=4096)
-    args = arguments(tmp_path, max_steps=2, max_completion_length=600, beta=0.0)
-    trainer = trl.GRPOTrainer(model, reward_chat, args, train_dataset=rows, processing_class=tokenizer, **more)
-
-    def scripted(prompt_ids: Any, *_: Any, **__: Any) -> Any:
-        called = ["<tool_response>" in tokenizer.decode(ids[-120:]) for ids in prompt_ids]
-        call = '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>'
-        texts = [f"{'done' if one else call}<|im_end|>" for one in called]
-        return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], None
-
-    trainer._generate_single_turn = scripted if more else trainer._generate_single_turn
-    return trainer
-
-
-WITH_TOOLS = pytest.mark.skipif(
-    held_out.NEW_ENVIRONMENTS not in inspect.getsource(trl.GRPOTrainer._generate_and_score_completions),
-    reason="this TRL has a fixed list of environments, and wants jmespath for its tools",
-)
-
-
 @WITH_TOOLS
 def test_environments_are_those_of_the_training_and_are_asked_before_they_are_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -652,18 +591,6 @@ def test_environments_are_those_of_the_training_and_are_asked_before_they_are_re
 @WITH_TOOLS
 def test_tools_are_called_and_their_words_reach_the_reward(tmp_path: Path) -> None:
     from trl.chat_template_utils import qwen3_chat_template
-
-    def add(a: int) -> str:
-        """
-        Add one.
-
-        Args:
-            a: A number.
-
-        Returns:
-            The sum.
-        """
-        return f"sum {a + 1}"
 
     trainer, seen = chat_trainer(tmp_path, qwen3_chat_template, tools=[add]), list[str]()
 

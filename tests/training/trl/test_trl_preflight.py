@@ -18,8 +18,11 @@ from lab.casebook.cases import CASES
 from lab.casebook.trl_script import problem_rows, right, script, tokens
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.symptoms.logs.diagnose import diagnose
+from sage_rlvr.symptoms.on_trl import first_rollout, unchanged
 from sage_rlvr.trl import preflight
-from trl_common import same, weights
+from sage_rlvr.verifiers.rewards import text_of
+from trl_common import arguments, build, same, weights
+from trl_tools import WITH_TOOLS, Counting, add, chat_trainer
 
 SMALL: dict[str, Any] = {"per_device_train_batch_size": 16, "num_generations": 4, "max_steps": 2}
 
@@ -93,3 +96,64 @@ def test_the_log_of_a_run_is_read_with_its_completions(tmp_path: Path):
     found = diagnose(tmp_path)
     assert found.table.program == "TRL" and found.table.steps == [1, 2, 3] and len(found.table.completions) == 48
     assert found.table.has("reward", "unmixed", "entropy", "kl", "length", "cut", "grad_norm", "lr")
+
+
+# ---- tools, environments and rollout functions
+
+
+@WITH_TOOLS
+def test_tools_are_called_and_their_words_are_not_the_policys(tmp_path: Path):
+    from trl.chat_template_utils import qwen3_chat_template
+
+    seen: list[list[str]] = []
+
+    def fn(completions: list[Any], right: list[int], **_: Any) -> list[float]:
+        seen.extend([message["role"] for message in one] for one in completions if len(one) > 1)
+        return [float(text_of(one) == "done" and gold > 1) for one, gold in zip(completions, right, strict=True)]
+
+    trainer = chat_trainer(tmp_path, qwen3_chat_template, tools=[add])
+    trainer.reward_funcs = [fn]
+    with unchanged(trainer):
+        first = first_rollout(trainer, 4)
+    size = trainer.args.num_generations
+    assert seen == [["assistant", "tool", "assistant"]] * (4 * size)
+    assert [one.reward for one in first.completions[::size]] == [0.0, 0.0, 1.0, 1.0]
+    assert all(one.answered and not one.cut and "sum 4" in one.text for one in first.completions)
+    assert first.plan.surplus is not None and 0 < first.plan.surplus.tokens < sum(len(one.ids) for one in first.completions)
+    report = preflight(trainer, draw=4, say=False)
+    assert {one.cause for one in report.findings} & {"special-tokens", "empty-completions", "reward-raises"} == set()
+
+
+@WITH_TOOLS
+def test_an_environment_is_judged_as_it_ended_and_the_training_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from trl.chat_template_utils import qwen3_chat_template
+
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+    def fn(prompts: list[Any], environments: list[Any], **_: Any) -> list[float]:
+        assert all(p[-1]["content"].endswith(f" observed {e.right}") for p, e in zip(prompts, environments, strict=True))
+        return [float(e.asked == 1 and e.right > 1) for e in environments]
+
+    results = []
+    for looked in (False, True):
+        torch.manual_seed(0)
+        trainer = chat_trainer(tmp_path / str(looked), qwen3_chat_template, environment_factory=Counting)
+        trainer.reward_funcs = [fn]
+        if looked:
+            report = preflight(trainer, draw=4, say=False)
+            assert "reward 0.5 on average" in report.facts[0]
+        trainer.train()
+        results.append(weights(trainer))
+    assert same(*results)
+
+
+def test_the_columns_of_a_rollout_function_reach_the_reward(tiny_policy: Path, tmp_path: Path):
+    def drawn(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        ids = [[5, 6 + place % 3, trainer.processing_class.eos_token_id] for place in range(len(prompts))]
+        columns = {"prompt_ids": [[4]] * len(prompts), "completion_ids": ids, "logprobs": [[0.0] * 3] * len(prompts)}
+        return columns | {"said": [place % 2 for place in range(len(prompts))]}
+
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), trl.GRPOTrainer, rollout_func=drawn)
+    trainer.reward_funcs = [lambda said, **_: list(map(float, said))]
+    report = preflight(trainer, draw=4, say=False)
+    assert "reward 0.5 on average" in report.facts[0] and "reward-raises" not in {one.cause for one in report.findings}

@@ -422,7 +422,7 @@ def reference(curves: Curves) -> Iterator[Finding]:
         return
     later = values[1] if len(values) > 1 else values[0]
     # The mean over several updates of the first rollout is above 0 too, and then grows.
-    if values[0] > 0.05 and values[0] > 0.6 * later:
+    if values[0] > 0.05 / _heat(curves) ** 2 and values[0] > 0.6 * later:
         yield Finding(
             cause="reference-differs",
             severity="warning",
@@ -432,10 +432,15 @@ def reference(curves: Curves) -> Iterator[Finding]:
         )
 
 
+def _heat(curves: Curves) -> float:
+    """The temperature, 1 at most, by which errors of rounded logits are divided; the KL of two roundings is quadratic in them."""
+    return min(1.0, float(curves.table.settings.get("temperature", 1.0)))
+
+
 def samples(curves: Curves) -> Iterator[Finding]:
     """Find samples that are not the policy's: old ones, or those of a differing sampler."""
-    clip, gap = curves["clip"], curves["gap"]
-    if gap and gap.end > 0.1:
+    clip, gap, wide = curves["clip"], curves["gap"], 0.1 / _heat(curves)
+    if gap and gap.end > wide:
         grows = gap.end > 3 * max(gap.start, 1e-6)
         since = f", {gap.start:.1g} at the start" if grows else " from the start"
         yield Finding(
@@ -443,7 +448,7 @@ def samples(curves: Curves) -> Iterator[Finding]:
             severity="warning",
             sentence=f"sampler and scorer differ by {gap.end:.2g} nats per token{since}",
             next_step="sync the sampler's weights, compare temperature and precision, or correct by importance weights",
-            step=gap.first(above=0.1) if grows else gap.steps[0],
+            step=gap.first(above=wide) if grows else gap.steps[0],
         )
     if clip and np.quantile(clip.values, 0.75) > 0.1:
         yield Finding(

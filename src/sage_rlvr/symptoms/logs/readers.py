@@ -126,7 +126,8 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     method = config.get("method", {})
     beta = _find(method, "beta")
     rollout, optimizer = config.get("rollout", {}), config.get("optimizer", {})
-    found = {"beta": beta, "group_size": rollout.get("group_size"), "lr": optimizer.get("lr")}
+    found = {"beta": beta, "lr": optimizer.get("lr")}
+    found |= {name: rollout.get(name) for name in ("group_size", "temperature")}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 

@@ -34,7 +34,6 @@ from sage_rlvr.verifiers.foreign import NOT_COLUMNS
 
 Reward = Callable[..., Any]
 PADDING = -1  # in place of a row where this process has fewer than the others
-WRITES_MORE = ("tools", "environments", "environment_factories", "rollout_func")  # attributes of a trainer that add turns
 NEW_ENVIRONMENTS = "self.environment_factories[name]()"  # in TRL's source: as many environments as a call has completions
 ASYNC = "trl.experimental.async_grpo"
 SEAMS = {  # methods of TRL's trainers, and what their source must contain
@@ -68,8 +67,8 @@ class HeldOut:
 # ---- what the installed TRL must look like
 
 
-def check_trainer(trainer: Any) -> None:
-    """ConfigError unless `sample` can draw through this trainer: its class, and the source of TRL's rollout."""
+def check_trainer(trainer: Any, who: str = "PassAtK") -> None:
+    """ConfigError unless `sample` can draw through this trainer: its class, and the source of TRL's rollout. who: asks."""
     source = trl_class(trainer)
     apart = any(cls.__module__.startswith(ASYNC) for cls in type(trainer).__mro__)
     lacking = [f"{name}: {text}" for name, texts in SEAMS.items() for text in texts if text not in _source(source, name)]
@@ -81,22 +80,22 @@ def check_trainer(trainer: Any) -> None:
     refuse(
         (
             apart,
-            f"PassAtK: {type(trainer).__name__} samples in a process of its own, on a server whose weights change during a "
+            f"{who}: {type(trainer).__name__} samples in a process of its own, on a server whose weights change during a "
             "completion, so no completion is of the policy at one step; evaluate its checkpoints with sage-rlvr eval instead.",
         ),
         (
             source is None,
-            f"PassAtK: trainer = {type(trainer).__name__} does not derive from a trainer of TRL; pass a GRPOTrainer, an "
+            f"{who}: trainer = {type(trainer).__name__} does not derive from a trainer of TRL; pass a GRPOTrainer, an "
             "RLOOTrainer or a SageTrainer.",
         ),
         (
             lacking,
-            f"PassAtK: the generation of {type(trainer).__name__} in TRL {trl.__version__} has an unexpected structure; not found: "
+            f"{who}: the generation of {type(trainer).__name__} in TRL {trl.__version__} has an unexpected structure; not found: "
             f"{', '.join(lacking)}; {INSTALL_TESTED}, or pass a GRPOTrainer, an RLOOTrainer or a SageTrainer.",
         ),
         (
             fixed,
-            f"PassAtK: the environments of TRL {trl.__version__} are one list, as long as a training batch; {INSTALL_TESTED}, or "
+            f"{who}: the environments of TRL {trl.__version__} are one list, as long as a training batch; {INSTALL_TESTED}, or "
             "evaluate the checkpoints with sage-rlvr eval.",
         ),
     )
@@ -400,7 +399,6 @@ def _not_logged(*args: Any, **columns: Any) -> None:
 
 
 __all__ = [
-    "WRITES_MORE",
     "HeldOut",
     "Reward",
     "called",
