@@ -82,8 +82,8 @@ class Options:
     """What to run."""
 
     workloads: tuple[str, ...] = (*WORKLOADS, *SFT, *SAMPLING)
-    """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; w4: 16 x 8 x 9, a study's step; sft: 8 x
-    4 given completions of 12 tokens; b64, b256: sampling alone."""
+    """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; w4: 16 x 8 x 9, a study's step;
+    sft: 8 x 4 given completions of 12 tokens; b64, b256: sampling alone."""
     arms: tuple[str, ...] = (*STEP_ARMS[:-1], *SFT_ARMS, *SAMPLER_ARMS)
     """"sage" is SageTrainer with the branch guide, on TRL."""
     repeats: int | None = None
@@ -92,7 +92,7 @@ class Options:
     """Uncounted turns right before each counted one; default: one, but for w3. A process that waited while the others had
     their turns is slow at first: a virtual machine's host takes idle memory away."""
     minutes: float | None = None
-    """About so many, for the steps alone and without TRL, unless other workloads or arms are named: each workload has its share, and
+    """About so many, for W1 to W4 against the textbook, unless other workloads or arms are named: each workload has its share, and
     rounds of turns while another one fits. Its first round counts only if there is no second."""
     threads: int = os.cpu_count() or 1
     model: Path | None = None
@@ -319,7 +319,7 @@ def run(
     after: Callable[[dict[str, Found]], Any] = lambda found: None,
     minutes: float | None = None,
 ) -> dict[str, Found]:
-    """All turns of a workload. after: called with what was found, after each round of turns. minutes: see `Options`, of this one."""
+    """All turns of a workload. after: called with what was found, after each round of turns. minutes: its share."""
     began = time.perf_counter()
     prompts, lengths = workload.ids(shape.words), workload.lengths()
     spec = {"folder": str(folder), "prompts": prompts, "group": workload.group, "new": workload.new, "lengths": lengths}

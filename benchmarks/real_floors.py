@@ -1,8 +1,8 @@
 """The two floors of benchmarks/real.py that read the shapes of a workload: its products at their own rates, and its bytes.
 
-A product of 8 rows reaches a tenth of the rate of one of 2,048, and a weight gradient half of it, so that the floor at the best rate
-is out of reach for every program. Here each product that a step cannot avoid is timed at its own shape, over all layers' weights, so
-that they come from where a step finds them. At few rows a step of decoding waits for bytes: weights, keys and values.
+A product of 8 rows reaches a tenth of the rate of one of 2,048, and a weight gradient half of it, so that the floor at the best
+rate is out of reach for every program. Here each product that a step cannot avoid is timed at its own shape, over the weights of
+all layers, which come from where a step finds them. At few rows a step of decoding waits for bytes: weights, keys and values.
 """
 
 from __future__ import annotations

@@ -23,10 +23,16 @@ from sage_rlvr.models.llama.layout import Layout, Tile
 from sage_rlvr.models.llama.net import Net
 
 VECTOR = 32
-"""Numbers that a softmax in bfloat16 on a CPU reads at once; each of those left over takes as long as ten of them."""
+"""Numbers that a softmax in bfloat16 on a CPU takes at once; each of those left over costs as much as seven in a vector."""
 
 KEPT_WEIGHTS = 1 << 22
 """Attention weights of a layer that are kept for backward at most."""
+
+
+def missing(keys: int, dtype: torch.dtype) -> int:
+    """Return how many keys to add, so that a softmax leaves none over; 0 if their products would cost more than they save."""
+    behind = -keys % VECTOR
+    return behind if dtype == torch.bfloat16 and behind <= VECTOR // 2 else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +57,7 @@ class Grid:
     @classmethod
     def of(cls, net: Net, tile: Tile, nodes: int) -> Grid:
         """nodes: how many the layout has."""
-        behind = -tile.key_nodes.shape[1] % VECTOR if net.dtype == torch.bfloat16 else 0  # keys that no query sees
+        behind = missing(tile.key_nodes.shape[1], net.dtype)  # keys that no query sees
         key_nodes, masked = F.pad(tile.key_nodes, (0, behind)), F.pad(tile.masked, (0, behind), value=True)
         (texts, queries), keys = tile.query_nodes.shape, key_nodes.shape[1]
         shared, every, device = net.query_heads // net.kv_heads, net.query_heads + 2 * net.kv_heads, tile.key_nodes.device

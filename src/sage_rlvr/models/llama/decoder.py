@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.llama.attention import VECTOR
+from sage_rlvr.models.llama.attention import missing
 from sage_rlvr.models.llama.forward import Activations, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
@@ -366,8 +366,8 @@ class Decoder:
         self.weights.begin(completions, longest + self.capacity)
         self.query, self.query_of_completion = _by_completion(heads, completions, shared, width, new)
         self.over_own_by_completion, self.over_own = _by_completion(heads, completions, shared, room, new)
-        behind = -(longest + room) % VECTOR if net.dtype == torch.bfloat16 else 0
-        self.nothing = new(heads, completions, shared, behind)  # `_attend` fills its place as it does an unfilled one
+        behind = missing(longest + room, net.dtype)
+        self.nothing = new(heads, completions, shared, behind)  # its place is filled as an unfilled one is
         self.scores, self.shares = new(2, heads, completions, shared, longest + room + behind)
         self.shares_of_prompt, self.on_own = self.shares[..., :longest], self.shares[..., longest : longest + room].flatten(0, 1)
         self.attended = new(completions, net.query_heads * width)

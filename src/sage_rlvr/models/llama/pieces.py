@@ -30,12 +30,10 @@ def unit(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
     out = torch.empty_like(x)
     for part in chunks(x):
         wide = x[part].float()
-        normed = wide if wide.dtype != x.dtype else out[part]  # in float32 `wide` is x itself
-        torch.mul(wide, _root(wide, eps), out=normed)
-        if weight is not None:
-            normed.mul_(weight)
-        if normed is wide:
-            out[part] = normed
+        if weight is None:
+            torch.mul(wide, _root(wide, eps), out=out[part])
+        else:
+            torch.mul(wide * _root(wide, eps), weight, out=out[part])
     return out
 
 
