@@ -96,6 +96,7 @@ WORKLOADS = {
     "w1": Workload("w1", 8, 8, 48, repeats=2),
     "w2": Workload("w2", 32, 8, 8),
     "w3": Workload("w3", 4, 8, 512, micro=8, uneven=True, warm=0),
+    "w4": Workload("w4", 16, 8, 9, repeats=2),
 }
 SFT = {"sft": Workload("sft", 8, 4, 12, repeats=2)}
 SAMPLING = {"b64": Workload("b64", 8, 8, 48), "b256": Workload("b256", 32, 8, 48)}

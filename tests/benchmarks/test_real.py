@@ -14,7 +14,7 @@ import pytest
 from benchmarks.real_work import SMOLLM2, WORKLOADS, Passes, small
 
 ROOT = Path(__file__).parents[2]
-KEYS = {"textbook_w1", "textbook_w2", "trl_w1", "floor_w1", "generate_b256"}
+KEYS = {f"{kind}_{name}" for kind in ("textbook", "floor", "own", "bytes") for name in WORKLOADS} | {"trl_w1", "generate_b256"}
 
 
 def bench(*words: str) -> tuple[str, dict[str, float | None]]:
@@ -30,12 +30,20 @@ def test_own_arms_take_turns_and_the_last_line_has_the_ratios() -> None:
     out, ratios = bench("--arms", "ours", "textbook", "sft", "sampler", "generate", "--workloads", "w1", "w3", "sft", "b256")
     assert set(ratios) == KEYS
     assert ratios["trl_w1"] is None and ratios["textbook_w2"] is None
-    assert all(ratios[name] > 0 for name in ("textbook_w1", "floor_w1", "generate_b256"))  # type: ignore[operator]
+    assert all(ratios[name] > 0 for name in ("textbook_w1", "floor_w1", "own_w3", "bytes_w3", "generate_b256"))  # type: ignore[operator]
     turns = [line.split()[2] for line in out.splitlines() if line.startswith("  turn ")]
     assert turns == ["ours", "textbook"] * 2 + ["sft", "sampler", "generate"]
     parts = next(line for line in out.splitlines() if line.startswith("  ours ") and "backward" in line)
     assert all(label in parts for label in ("sample", "reference", "backward", "optimizer", "rest"))
     assert "MISSED" in out and "because: " in out  # nothing is near its floor at this size
+
+
+@pytest.mark.slow
+def test_minutes_take_the_steps_against_the_textbook() -> None:
+    out, ratios = bench("--minutes", "0.4")
+    assert all(ratios[f"{kind}_{name}"] > 0 for kind in ("textbook", "floor", "own") for name in WORKLOADS)  # type: ignore[operator]
+    turns = [line.split()[1:3] for line in out.splitlines() if line.startswith("  turn ")]
+    assert turns[:2] == [["1", "ours"], ["1", "textbook"]] and ratios["trl_w1"] is None
 
 
 @pytest.mark.slow
@@ -90,3 +98,16 @@ def test_a_part_inside_another_counts_for_itself_alone(monkeypatch: pytest.Monke
     with clock.part("outer"), clock.part("inner"):
         pass
     assert clock.taken() == {"inner": 3.0, "outer": 3.0} and clock.taken() == {}
+
+
+def test_products_at_their_shapes_add_up_to_the_passes_and_bytes_to_what_a_step_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    floors = importlib.import_module("real_floors")
+    prompts, lengths = [[1, 2, 3], [1, 2, 4, 5]], [2, 2, 3, 1]
+    assert floors.decode_sizes(lengths) == {3: 1, 1: 1} and floors.decode_sizes([3] * 17) == {32: 2}
+    parts = floors.parts(prompts, lengths, step=True)
+    rows = {part: sum(n * times for _, sizes, _ in products for n, times in sizes.items()) for part, products in parts.items()}
+    assert rows == {"sample": 7 + 4, "reference": 7 + 4, "backward": 2 * (7 + 4)}
+    weights, token = SMOLLM2.body + SMOLLM2.logits, 2 * 30 * 3 * 64 * 2  # two bytes a weight, two operations
+    # own tokens: 1, 1 and 1 + 2 are read; the first prompt at one step, the second at two
+    assert floors.bytes_read(prompts, lengths, 2, SMOLLM2) == 3 * weights + token * (1 + 1 + 3 + 3 * 1 + 4 * 2)

@@ -183,7 +183,7 @@ def test_sizes_of_parts_change_neither_values_nor_gradients(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lm_head, "KEPT_LOGITS", kept)
         patch.setattr(lm_head, "NUMBERS", numbers)
-        patch.setattr(pieces, "NUMBERS", numbers)
+        patch.setattr(pieces, "BYTES", 4 * numbers)
         patch.setattr(layouts, "QUERIES", queries)
         patch.setattr(layouts, "TILE_WEIGHTS", numbers)
         scores = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True)

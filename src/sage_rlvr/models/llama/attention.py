@@ -17,12 +17,22 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sage_rlvr.models.llama.layout import Layout, Tile
 from sage_rlvr.models.llama.net import Net
 
+VECTOR = 32
+"""Numbers that a softmax in bfloat16 on a CPU takes at once; each of those left over costs as much as seven in a vector."""
+
 KEPT_WEIGHTS = 1 << 22
 """Attention weights of a layer that are kept for backward at most."""
+
+
+def missing(keys: int, dtype: torch.dtype) -> int:
+    """Return how many keys to add, so that a softmax leaves none over; 0 if their products would cost more than they save."""
+    behind = -keys % VECTOR
+    return behind if dtype == torch.bfloat16 and behind <= VECTOR // 2 else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +57,9 @@ class Grid:
     @classmethod
     def of(cls, net: Net, tile: Tile, nodes: int) -> Grid:
         """nodes: how many the layout has."""
-        (texts, queries), keys = tile.query_nodes.shape, tile.key_nodes.shape[1]
+        behind = missing(tile.key_nodes.shape[1], net.dtype)  # keys that no query sees
+        key_nodes, masked = F.pad(tile.key_nodes, (0, behind)), F.pad(tile.masked, (0, behind), value=True)
+        (texts, queries), keys = tile.query_nodes.shape, key_nodes.shape[1]
         shared, every, device = net.query_heads // net.kv_heads, net.query_heads + 2 * net.kv_heads, tile.key_nodes.device
         heads = torch.arange(net.query_heads, device=device).view(1, net.kv_heads, shared, 1)
         kv = torch.arange(net.kv_heads, device=device).view(1, -1, 1) + net.query_heads
@@ -55,7 +67,7 @@ class Grid:
         idle[tile.places] = False
         reads = tile.query_nodes.view(texts, 1, 1, queries)
         writes = torch.where(idle.view(reads.shape), nodes, reads)
-        keys_at = tile.key_nodes[:, None, :] * every + kv
+        keys_at = key_nodes[:, None, :] * every + kv
         return cls(
             (texts, net.kv_heads, shared, queries, keys),
             (reads * every + heads).flatten(),
@@ -65,7 +77,7 @@ class Grid:
             (writes * every + heads).flatten(),
             (writes * net.query_heads + heads).flatten(),
             idle.view(reads.shape).expand(-1, net.kv_heads, shared, -1).flatten().nonzero().squeeze(1),
-            tile.masked,
+            masked,
         )
 
     def read(self, net: Net, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from sage_rlvr.models.llama.attention import missing
 from sage_rlvr.models.llama.forward import Activations, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
@@ -318,7 +319,7 @@ class Decoder:
             self.over_prompt_by_prompt.add_(self.padding_mask)
         torch.bmm(self.query_of_completion, own_keys, out=self.over_own)
         over_prompt = self.over_prompt_by_completion if slots is None else self.over_prompt_by_completion.index_select(1, slots)
-        torch.cat((over_prompt, self.over_own_by_completion), -1, out=self.scores)
+        torch.cat((over_prompt, self.over_own_by_completion, self.nothing), -1, out=self.scores)
         unfilled.fill_(float("-inf"))
         torch.softmax(self.scores, -1, out=self.shares)
         if slots is not None:
@@ -365,8 +366,10 @@ class Decoder:
         self.weights.begin(completions, longest + self.capacity)
         self.query, self.query_of_completion = _by_completion(heads, completions, shared, width, new)
         self.over_own_by_completion, self.over_own = _by_completion(heads, completions, shared, room, new)
-        self.scores, self.shares = new(2, heads, completions, shared, longest + room)
-        self.shares_of_prompt, self.on_own = self.shares[..., :longest], self.shares[..., longest:].flatten(0, 1)
+        behind = missing(longest + room, net.dtype)
+        self.nothing = new(heads, completions, shared, behind)  # its place is filled as an unfilled one is
+        self.scores, self.shares = new(2, heads, completions, shared, longest + room + behind)
+        self.shares_of_prompt, self.on_own = self.shares[..., :longest], self.shares[..., longest : longest + room].flatten(0, 1)
         self.attended = new(completions, net.query_heads * width)
         self.attended_by_head = self.attended.view(completions, heads, shared, width).transpose(0, 1)  # (K, B, R, D)
         self.own = [(part[0].flatten(0, 1).mT, part[1].flatten(0, 1)) for part in self.cache]

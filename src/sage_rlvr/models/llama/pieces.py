@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-NUMBERS = 1 << 17
-"""Numbers of one temporary: 512 KiB in float32. A GPU, which has no such cache, takes all rows at once."""
+BYTES = 1 << 19
+"""Bytes of one temporary. A GPU, which has no such cache, takes all rows at once."""
 
 
-def chunks(x: Tensor) -> Iterator[slice]:
-    """Slices of the rows of x that hold about `NUMBERS` numbers each."""
-    rows = max(1, NUMBERS // max(1, x[:1].numel())) if x.device.type == "cpu" else len(x)
+def chunks(x: Tensor, dtype: torch.dtype = torch.float32) -> Iterator[slice]:
+    """Slices of the rows of x that take about `BYTES` each in this dtype, that of the temporaries."""
+    rows = max(1, BYTES // max(1, x[:1].numel() * dtype.itemsize)) if x.device.type == "cpu" else len(x)
     return (slice(first, first + rows) for first in range(0, len(x), max(1, rows)))
 
 
@@ -41,10 +41,11 @@ def unit_backward(x: Tensor, grad_unit: Tensor, eps: float, weight: Tensor | Non
     """grad_x, plus `grad_out`, the gradient of what x is added to. weight: `grad_unit` is the gradient of unit(x) * weight."""
     grad_x = torch.empty_like(x)
     for part in chunks(x):
-        wide, grad = x[part].float(), grad_unit[part].float()
-        grad = grad * weight if weight is not None else grad.clone() if grad.dtype == grad_unit.dtype else grad
+        wide, grad = (whole[part].to(torch.float32, copy=True) for whole in (x, grad_unit))
+        if weight is not None:
+            grad.mul_(weight)
         root = _root(wide, eps)
-        normed = wide * root
+        normed = wide.mul_(root)
         grad.addcmul_(normed, torch.linalg.vecdot(grad, normed)[..., None], value=-1.0 / x.shape[-1])
         if grad_out is None:
             torch.mul(grad, root, out=grad_x[part])
@@ -74,7 +75,7 @@ def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
 def gated(gate_up: Tensor) -> Tensor:
     """(N, 2 F) -> silu(gate) * up, (N, F)."""
     out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-    for part in chunks(gate_up):
+    for part in chunks(out, out.dtype):
         gate, up = gate_up[part].chunk(2, 1)
         torch.mul(F.silu(gate), up, out=out[part])
     return out
@@ -83,7 +84,7 @@ def gated(gate_up: Tensor) -> Tensor:
 def gated_backward(gate_up: Tensor, grad_gated: Tensor) -> tuple[Tensor, Tensor]:
     """(the gradient of gate_up, (N, 2 F); the gated values again)."""
     grad_both, out = torch.empty_like(gate_up), torch.empty_like(grad_gated)
-    for part in chunks(gate_up):
+    for part in chunks(out, out.dtype):
         gate, up = gate_up[part].chunk(2, 1)
         grad_gate, grad_up = grad_both[part].chunk(2, 1)
         opened = F.silu(gate)
