@@ -46,7 +46,7 @@ def write(out: Path, steps: int = 6) -> None:
         f"trainer.rollout_data_dir={out}/rollouts",
         f"trainer.validation_data_dir={out}/validation",
     ]
-    said = launched([*words(out, steps=steps), *more], out, "verl.trainer.main_ppo")
+    said = launched([*words(out, steps=steps), *more], out, "verl.trainer.main_ppo", timeout=2400)
     lines = [line for line in said.splitlines() if re.search(r"step:\d+ - ", line)]
     (out / "console.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
