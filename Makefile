@@ -56,6 +56,7 @@ help:
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-real steps and samplers on SmolLM2-135M's shape against Hugging Face, TRL, vLLM and the arithmetic they need"
+	@echo "                (ARGS='--minutes 12': the steps W1 to W4 against the textbook)"
 	@echo "make bench-vocabulary memory as the vocabulary grows, and each place that keeps a (tokens x words) tensor"
 	@echo "make gpu        correctness, speed, memory and a training curve on a CUDA device, nine minutes; wheels for a machine"
 	@echo "                without network first, elsewhere: make .gpu-wheels/.downloaded"

@@ -39,9 +39,9 @@ def test_own_arms_take_turns_and_the_last_line_has_the_ratios() -> None:
 
 
 @pytest.mark.slow
-def test_minutes_take_the_steps_against_the_textbook() -> None:
-    out, ratios = bench("--minutes", "0.4")
-    assert all(ratios[f"{kind}_{name}"] > 0 for kind in ("textbook", "floor", "own") for name in WORKLOADS)  # type: ignore[operator]
+def test_minutes_take_a_step_against_the_textbook() -> None:
+    out, ratios = bench("--minutes", "0.1", "--workloads", "w4")
+    assert all(ratios[f"{kind}_w4"] > 0 for kind in ("textbook", "floor", "own"))  # type: ignore[operator]
     turns = [line.split()[1:3] for line in out.splitlines() if line.startswith("  turn ")]
     assert turns[:2] == [["1", "ours"], ["1", "textbook"]] and ratios["trl_w1"] is None
 
