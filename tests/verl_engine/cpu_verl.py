@@ -262,7 +262,10 @@ def _engine() -> Any:
     from verl.checkpoint_engine.base import CheckpointEngine
 
     class CpuWeights(CheckpointEngine):
-        def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None: ...
+        def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None:
+            # Kept: a named actor ends with the handle of the process that made it.
+            self.store = ray.remote(Weights).options(name="cpu_weights", get_if_exists=True, num_cpus=0).remote()
+
         def prepare(self) -> dict[str, Any]:
             return {}
 
@@ -272,7 +275,6 @@ def _engine() -> Any:
 
         def init_process_group(self, rank: int) -> None:
             self.rank = rank
-            self.store = ray.remote(Weights).options(name="cpu_weights", get_if_exists=True, num_cpus=0).remote()
 
         def finalize(self) -> None: ...
         async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:

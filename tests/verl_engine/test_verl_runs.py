@@ -139,6 +139,7 @@ CASES: dict[str, dict[str, Any]] = {
         "more": {
             **{"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
             **{"actor_rollout_ref.hybrid_engine": False, "+ray_kwargs.ray_init.num_gpus": 2},
+            "ray_kwargs.ray_init.num_cpus": 16,  # both pools take some, and a worker without one waits for ever
             **{f"actor_rollout_ref.rollout.{name}": 1 for name in ("nnodes", "n_gpus_per_node")},
             "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
         },
