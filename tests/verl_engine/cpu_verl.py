@@ -2,7 +2,6 @@
 VERL_USE_EXTERNAL_MODULES=cpu_verl in every process of a run; nothing of verl is changed but what is registered.
 
     platform   device cpu, gloo; Ray's logical GPUs count the workers
-    weights    a checkpoint engine for samplers apart from the trainer, by an actor in the place of NCCL
     rollout    a Ray actor per replica with the policy in memory, weights copied into it at every sync; it samples by this
                package's sampler, keyed by (weights' version, prompt, number of the completion), or plays a file back
 """
@@ -218,75 +217,22 @@ def _replica() -> Any:
 
 
 class CpuRollout:
-    """In the training worker, or beside a replica that is apart from it: hands the weights to the replica. See `BaseRollout`."""
+    """In the training worker: hands the weights to the replica of this rank. See `BaseRollout`."""
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int | None = None, **more: Any) -> None:
-        self.config, self.rank = config, int(os.environ["RANK"]) if replica_rank is None else replica_rank
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, **more: Any) -> None:
+        self.config, self.rank = config, int(os.environ["RANK"])
 
     async def resume(self, tags: list[str]) -> None: ...
     async def release(self) -> None: ...
 
     async def update_weights(
-        self,
-        weights: Any,
-        peft_config: Any = None,
-        base_sync_done: bool = True,
-        global_steps: int | None = None,
-        wire_format: str = "",
+        self, weights: Any, peft_config: Any = None, base_sync_done: bool = True, global_steps: int | None = None
     ) -> None:
         import ray
-        from verl.workers.rollout.utils import ensure_async_iterator
 
-        given = {name: value.detach().clone().cpu() async for name, value in ensure_async_iterator(weights)}
+        given = {name: value.detach().clone().cpu() for name, value in weights}
         if base_sync_done:  # else the base under an adapter, which the replica has
             await ray.get_actor(f"cpu_server_{self.rank}").load.remote(given, global_steps, peft_config)
-
-
-class Weights:
-    """The newest weights of the trainer, as a Ray actor."""
-
-    def __init__(self) -> None:
-        self.given: dict[int, dict[str, torch.Tensor]] = {}
-
-    def put(self, version: int, weights: dict[str, torch.Tensor]) -> None:
-        self.given = {version: weights}
-
-    def get(self, version: int) -> dict[str, torch.Tensor] | None:
-        return self.given.get(version)
-
-
-def _engine() -> Any:
-    import asyncio
-
-    import ray
-    from verl.checkpoint_engine.base import CheckpointEngine
-
-    class CpuWeights(CheckpointEngine):
-        def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None: ...
-        def prepare(self) -> dict[str, Any]:
-            return {}
-
-        @classmethod
-        def build_topology(cls, trainers: int, samplers: int, metadata: list[Any]) -> Any:
-            return {"rank": list(range(trainers))}, {"rank": list(range(samplers))}
-
-        def init_process_group(self, rank: int) -> None:
-            self.rank = rank
-            self.store = ray.remote(Weights).options(name="cpu_weights", get_if_exists=True, num_cpus=0).remote()
-
-        def finalize(self) -> None: ...
-        async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:
-            given = {name: value.detach().clone().cpu() for name, value in weights}  # on all ranks, which gather them
-            if self.rank == 0:
-                await self.store.put.remote(global_steps, given)
-
-        async def receive_weights(self, global_steps: int | None = None) -> Any:
-            while (given := await self.store.get.remote(global_steps)) is None:
-                await asyncio.sleep(0.05)
-            for name, value in given.items():
-                yield name, value
-
-    return CpuWeights
 
 
 def _copying(save: Any) -> Any:
@@ -300,12 +246,10 @@ def _copying(save: Any) -> Any:
 
 
 def _register() -> None:
-    from verl.checkpoint_engine.base import CheckpointEngineRegistry
     from verl.utils import fsdp_utils
     from verl.workers.rollout import base, replica
 
     fsdp_utils.fsdp2_sharded_save_to_cpu = _copying(fsdp_utils.fsdp2_sharded_save_to_cpu)
-    CheckpointEngineRegistry._registry["cpu"] = _engine()
     base._ROLLOUT_REGISTRY[("cpu", "async")] = "cpu_verl.CpuRollout"
     replica.RolloutReplicaRegistry.register("cpu", _replica)
 

@@ -134,15 +134,6 @@ CASES: dict[str, dict[str, Any]] = {
         "method": SAGE | {"guide": {"name": "branch", "threshold": "p80"}},
         "more": {"trainer.v1.trainer_mode": "colocate_async"},
     },
-    "separate_async": {  # one worker trains, another samples; two updates share a pi_old
-        **{"method": SAGE, "updates": {"minibatches": 2}},
-        "more": {
-            **{"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
-            **{"actor_rollout_ref.hybrid_engine": False, "+ray_kwargs.ray_init.num_gpus": 2},
-            **{f"actor_rollout_ref.rollout.{name}": 1 for name in ("nnodes", "n_gpus_per_node")},
-            "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
-        },
-    },
     "lora": {  # and verl's dynamic sampling
         **{"method": SAGE | {"base": {"name": "dapo", "beta": 0.05}}, "optimizer": {"lr": 1e-2}},
         **{"lora": {"rank": 4}},
