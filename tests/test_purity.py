@@ -101,7 +101,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "contrib": set(),  # all of the above, filled in below: nothing above has it
     "trl": {"api", "symptoms", "training", "errors"},
-    "verl": {"training", "process", "errors"},
+    "verl": {"api", "training", "process", "errors"},
     "__main__": {"cli"},
     "__init__": {"api", "core", "extras", "methods", "names", "registry", "tasks"},  # the most lazily
 }

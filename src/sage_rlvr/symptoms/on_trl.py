@@ -167,7 +167,7 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TrlRollout:
     """Completions by TRL's own rollout, in the order of the rows, a group each.
 
     prompts, prompt_ids   as the generation got them
@@ -202,7 +202,7 @@ def said(reply: Any) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> Drawn:
+def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> TrlRollout:
     """`times` completions for each row, with the trainer's tools, environments or rollout function."""
     with torch.no_grad(), replaced(trainer, num_generations_eval=times):
         result = rollout(trainer, [row for row in rows for _ in range(times)])
@@ -211,7 +211,7 @@ def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> Dr
         raise DataError(f"preflight: the generation returned {count} completions for {len(rows) * times} prompts")
     ids = [list(map(int, one)) for one in result["completion_ids"]]
     mask = result.get("tool_mask")
-    return Drawn(
+    return TrlRollout(
         prompts=list(result["prompts"]),
         prompt_ids=[list(map(int, one)) for one in result["prompt_ids"]],
         ids=ids,
@@ -236,7 +236,7 @@ def _longer(trainer: Any, rows: Sequence[Mapping[str, Any]], ends: Any, limit: i
 # ---- settings, and log-probs
 
 
-def plan_of(trainer: Any, drawn: Drawn) -> RunPlan:
+def plan_of(trainer: Any, drawn: TrlRollout) -> RunPlan:
     """The trainer's use of a rollout, and the comparison of sampler, policy and reference on this one."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     per_step = max(1, args.generation_batch_size // args.num_generations)
@@ -269,7 +269,7 @@ def _sampling(args: Any) -> str:
 
 
 @torch.no_grad()
-def _compared(trainer: Any, model: Any, drawn: Drawn) -> dict[str, Any]:
+def _compared(trainer: Any, model: Any, drawn: TrlRollout) -> dict[str, Any]:
     """Entropy, surplus and KL to the reference of a part of the completions, on the policy's own tokens; {} if the weights are not
     complete on this process."""
     device, heat = trainer.accelerator.device, float(trainer.args.temperature)
@@ -333,7 +333,7 @@ def _reference(trainer: Any, model: Any) -> Iterator[Any]:
 class Functions(Payer):
     """The trainer's reward functions, weighted, as TRL calls them."""
 
-    def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], drawn: Drawn) -> None:
+    def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], drawn: TrlRollout) -> None:
         functions = list(trainer.reward_funcs)
         models = [one for one in functions if isinstance(one, torch.nn.Module)]
         if models:

@@ -25,6 +25,7 @@ from sage_rlvr.verdicts.stats.passk import pass_at_k
 from sage_rlvr.verdicts.stats.samples.diversity import pcmd_interval, pcmd_of_counts
 
 JsonRows = list[dict[str, Any]]
+FRACTIONS = {"eval_passk/unfinished_frac": "unfinished", "eval_passk/no_answer_frac": "no_answer"}
 DELETE = "delete the file; the evaluation is then made anew"
 
 
@@ -40,8 +41,10 @@ def metrics_of(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> dict[str
     if len(rows) > 1:  # one problem has no interval
         curve |= {f"eval_passk/pass@{k}_low": interval.low for k, interval in zip(ks, intervals, strict=True)}
         curve |= {f"eval_passk/pass@{k}_high": interval.high for k, interval in zip(ks, intervals, strict=True)}
-    counted = [name for name in ("unfinished", "no_answer") if all(name in row for row in rows)]
-    more = {f"eval_passk/{name}_frac": sum(row[name] for row in rows) / sum(n) for name in counted}
+    more = dict[str, float]()
+    for metric, name in FRACTIONS.items():
+        if all(name in row for row in rows):
+            more[metric] = sum(row[name] for row in rows) / sum(n)
     if all("keys" in row for row in rows):
         more["eval_passk/distinct_right"] = sum(len(row["keys"]) for row in rows) / len(rows)
         if (differ := pcmd_interval([pcmd_of_counts([*row["keys"].values()]) for row in rows])).n:

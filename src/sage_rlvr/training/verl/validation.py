@@ -203,7 +203,7 @@ def _set_temperature(manager: Any, heat: float) -> None:
     if not workers:
         raise ConfigError(
             f"sage.temperatures: {type(manager).__name__} has no agent_loop_workers whose temperature could be set; set "
-            "+sage.temperatures=[] and sample the base with sage-rlvr eval BASE --temperatures"
+            f"+sage.temperatures=[] and sample the base with {suggest('eval', 'BASE', '--temperatures', '0.6')}"
         )
     ray.get([worker.__ray_call__.remote(_heated, heat) for worker in workers])
 
