@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.training.evaluations import Evaluations, JsonRows, metrics_of, named
 from sage_rlvr.training.verl.terms import ROLLOUT, Read
 from sage_rlvr.verdicts.stats.passk import powers
