@@ -1,5 +1,5 @@
 """Logs of every program are read by content, and what their curves say. Most are written here; those in real/ were written by
-TRL, its trackers, and verl's trainer (tests/verl_engine/write_logs.py)."""
+TRL, its trackers, and verl's trainer (tests/verl_engine/write_logs.py, write_ray_logs.py)."""
 
 from __future__ import annotations
 
@@ -170,6 +170,21 @@ def test_logs_that_verl_wrote(file: Path):
     else:
         assert {"entropy", "kl", "length", "cut", "clip", "grad_norm", "gap", "lr", "loss", "beta"} <= table.columns.keys()
         assert [round(32 * table.columns["reward"][step]) for step in range(1, 9)] == [2, 3, 4, 4, 1, 5, 1, 1]
+    assert diagnosis_of(table).report.first is None
+
+
+@pytest.mark.parametrize("kind", ["console.txt", "file.jsonl", "rollouts", "validation"])
+def test_logs_of_a_whole_run_of_verl_under_ray(kind: str):
+    """tests/verl_engine/write_ray_logs.py: console lines with Ray's colored prefix, and validation in every second step."""
+    table = read_log(REAL / f"ray-verl-0.9.1.{kind}")
+    assert table.program == "verl" and not table.notes
+    assert table.steps == ([2, 4, 6] if kind == "validation" else [1, 2, 3, 4, 5, 6])
+    if kind in ("rollouts", "validation"):
+        assert len(table.completions) == (48 if kind == "validation" else 192) and all(one.gold for one in table.completions)
+    else:
+        assert {"entropy", "kl", "length", "cut", "clip", "grad_norm", "gap", "lr", "loss", "beta"} <= table.columns.keys()
+        assert table.columns["held_out"][2] == 0.1875
+    assert kind == "validation" or table.columns["reward"][2] == 0.21875
     assert diagnosis_of(table).report.first is None
 
 
