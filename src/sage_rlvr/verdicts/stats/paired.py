@@ -439,7 +439,7 @@ class _Known:
         self.error = error
 
     def reach(self, p: float) -> tuple[float, float]:
-        """Its half-widths below and above at the level 1 - p."""
+        """Half-widths below and above at the level 1 - p."""
         half = -float(norm_ppf(p / 2)) * self.error if self.error else 0.0
         return half, half
 
@@ -456,7 +456,7 @@ class _Problems:
         self.moments = OverProblems.of(left, right, shares=shares)
 
     def reach(self, p: float) -> tuple[float, float]:
-        """Its half-widths below and above at the level 1 - p."""
+        """Half-widths below and above at the level 1 - p."""
         below, above = self.moments.reach(1 - p)
         return float(below), float(above)
 
