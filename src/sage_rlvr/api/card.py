@@ -17,7 +17,7 @@ TASK = "text-generation"
 
 
 def with_results(card: str, results: Results, findings: Findings, name: str) -> str:
-    """A model card with the evaluation of a policy beside its base. name: of the model.
+    """A model card with the evaluation of a policy and its base. name: of the model.
 
     results: of two policies, the base first and the policy of the card second. An earlier evaluation is replaced.
 

@@ -39,7 +39,7 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
-        findings: The list of comparisons and all other comparisons: `comparisons` are its rows.
+        findings: The comparisons and the verdicts together: `comparisons` are its rows.
         verdicts: Gain and loss over k, for arms compared by samples.
         complete: False if a run of a sweep failed.
         notes: For `demo`: cross_check, the exact numbers against samples, and clock, monotonic seconds at its stages.

@@ -72,7 +72,7 @@ def push(
 
 
 def write_results(card: Path, found: Comparison, name: str) -> None:
-    """Write the results of a comparison into a model card, in place of earlier ones."""
+    """Write the results of a comparison into a model card, instead of earlier ones."""
     from sage_rlvr.api.card import with_results
 
     with found.results.believed():

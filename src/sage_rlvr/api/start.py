@@ -52,7 +52,7 @@ def start(
         policy: The folder of the trained policy.
         fork: Continue although the recipe or the installed versions changed.
         quiet: No progress, and no output of `training/opening.py`.
-        say: Receives messages meanwhile. Only the first of several ranks writes and reports.
+        say: Receives messages during the run. Only the first of several ranks writes and reports.
 
     Raises:
         ConfigError, DataError, CheckpointError, RunLocked, TrainingDiverged: See `errors`.

@@ -7,7 +7,7 @@ Read in this order:
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
 Optional: rollout_plans/, which completions are sampled; extras/, every other addition, with hooks of its own.
-What the methods of this package name is imported with it; the parts of `_LATER` when they are first asked for.
+Parts that the methods of this package name are imported with it, the parts of `_LATER` at their first use.
 """
 
 from __future__ import annotations

@@ -344,7 +344,8 @@ def anchor_metrics(
     mask: Bool[Tensor, "B T"],
     q_clamped: Bool[Tensor, "B T"] | None = None,
 ) -> dict[str, float]:
-    """Return means over counted tokens: k3 to q pi_ref and to pi_ref (nats), q, and the fractions with q != 1 and q at its band.
+    """Return means over counted tokens: k3 to q pi_ref and to pi_ref (nats), q, and the fractions with q != 1 and with q
+    at an edge of its band.
 
     log_q_sum is the mean over completions of the sum of log q, the factor of Eq. (4) on a completion.
 

@@ -143,7 +143,7 @@ class Method:
 
     @cached_property
     def reward_source(self) -> RewardSource | None:
-        """The extra that computes rewards in place of the verifier."""
+        """The extra that computes rewards instead of the verifier."""
         source: RewardSource | None = the_one(self.extras, "reward_source")
         return source
 

@@ -1,5 +1,5 @@
-"""The chance floor that an evaluation stores; of stores without one, and of files of rows, computed if the task makes its problems
-from their ids."""
+"""The chance floor of an evaluation: as stored; for stores without one and for files of rows, computed if the task can make its
+problems from their ids."""
 
 from __future__ import annotations
 

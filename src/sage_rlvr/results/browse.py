@@ -314,7 +314,7 @@ def entries_of(made: Completions) -> Iterator[Any]:
 
 
 def _prefix(made: Completions) -> int:
-    """The number of characters that all prompts begin with, up to a word: a system prompt tells no problem from another."""
+    """The number of characters that all prompts begin with, up to a word: a system prompt does not distinguish problems."""
     prompts = [problem.prompt or problem.id for problem in made.problems.values()]
     first, last = min(prompts), max(prompts)  # what these two begin with, all between them do
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

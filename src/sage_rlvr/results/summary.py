@@ -95,7 +95,7 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
 
 
 def _stored(results: Results, findings: Findings, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored summary beside other results, if there are any: it keeps what these lack."""
+    """A stored summary merged with other results, if there are any: it keeps what these lack."""
     summary = {**stored, "rows": [row_tree(row) for row in findings.rows]}
     summary["left_out"] = list(dict.fromkeys([*results.notes, *stored["left_out"]]))
     alone = not results.table.rows
@@ -287,7 +287,7 @@ def _cold(design: Design, arms: Arms, curves: Curves, k: int) -> dict[str, Any] 
 
 
 def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dict[str, Any] | None:
-    """The power-tempering frontier of the base: pi(y)^power over whole completions, without any reward."""
+    """The power-tempering frontier of the base: pi(y)^power over full completions, without any reward."""
     if base is None or record is None or not record.norms:
         return None
     points = []

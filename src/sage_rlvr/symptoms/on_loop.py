@@ -70,7 +70,7 @@ def preflight_recipe(
         draw: Prompts; each gets the recipe's group_size completions. None: eight, or enough for 64 completions.
         cost: Also measure a step (`training.counts.probe`), about twenty seconds.
         audits: Lines of an audit of the verifier, printed below.
-        say: Receives messages meanwhile.
+        say: Receives messages during the rollout.
 
     Raises:
         ConfigError: A model that does not load, a method without completions, a task with turns.

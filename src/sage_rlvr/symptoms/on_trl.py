@@ -187,7 +187,7 @@ class TrlRollout:
 
     @cached_property
     def texts(self) -> list[str]:
-        """What was said: a reply's text, or all of its messages and calls of tools if it has several."""
+        """The replies as text: the content of a reply, or all of its messages and calls of tools if it has several."""
         return [said(reply) for reply in self.replies]
 
 

@@ -418,7 +418,7 @@ TABLE: tuple[EngineRow, ...] = (
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
-# Where a kind's fields stand among the others, which is their order in commands and in messages.
+# The place of a kind's fields among the others, which is their order in commands and in messages.
 FIELD_ORDER: dict[Engine, tuple[str, ...]] = {
     "trl": ("anchor", "reduction", "surrogate", "advantage", "extras"),
     "verl": ("advantage", "reduction", "surrogate", "extras", "rollout", "anchor"),

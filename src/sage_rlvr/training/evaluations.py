@@ -74,7 +74,7 @@ class Evaluations:
         return sorted(self.folder.glob(f"step-{step:06d}-T*.jsonl"), key=lambda path: -float(path.stem.rpartition("-T")[2]))
 
     def last(self) -> Path | None:
-        """The evaluation of the latest step behind the first, None without one."""
+        """The evaluation of the latest step after the first, None without one."""
         later = [path for path in self.folder.glob("step-*-T*.jsonl") if not path.name.startswith("step-000000-")]
         return max(later, default=None)
 

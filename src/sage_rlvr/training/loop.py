@@ -82,8 +82,8 @@ from sage_rlvr.training.watch import ROWS, BufferWatch, GuideWatch, SourceWatch,
 def train_step(loop: TrainState, step: int) -> dict[str, float]:
     """Run one rollout and its updates; return the step's metrics (docs/reference/metrics.md). Steps count from 0.
 
-    If the sampler keeps no group there is no policy gradient, and only stored answers change the policy; of the parts' state only
-    the rollout plan's and the buffer's change then. If the step diverges nothing changes.
+    If the sampler keeps no group there is no policy gradient, and only stored answers change the policy; of the state of
+    the method's parts, only that of the rollout plan and of the buffer changes then. If the step diverges nothing changes.
     """
     method, key, total = loop.method, loop.key, loop.config.steps
     sampler, replay = sampler_of(method), recall(loop, step)
@@ -103,7 +103,7 @@ def train_step(loop: TrainState, step: int) -> dict[str, float]:
     weights, weighed = sampler.weights(groups, scores.logps)
     whole = batch_of(loop, groups, signals, scores, reference, credited, log_q=log_q, q_clamped=clamped, weights=weights)
     moved = updates(loop, whole, groups, has_signal(method, credited.grouped, whole.mask), step, replay)  # update
-    # Stores what needs advantages, behind the updates: such a buffer trains on the answers of earlier steps only.
+    # Stores what needs advantages, after the updates: such a buffer trains on the answers of earlier steps only.
     for one_size, advantages in zip(groups.groups, groups.split(credited.grouped), strict=True):
         replay.see(one_size, advantages)
     # The parts' state changes last: an update that diverges leaves it, and the weights, as they were before the step.
@@ -204,7 +204,7 @@ def update(
         number: the count of updates so far.
         replay: the buffer's part of the step.
     """
-    # The divisor of the whole mini-batch: micro-batches with one of their own would weigh tokens by the micro-batch they lie in.
+    # The divisor of the whole mini-batch: micro-batches with one of their own would weigh tokens by their micro-batch.
     budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
     skipped = skips(loop, signal, number, replay)
     collected: list[tuple[float, float, dict[str, float]]] = []

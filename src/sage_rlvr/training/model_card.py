@@ -103,7 +103,7 @@ def render(card: dict[str, Any]) -> str:
     policy, cut = card["policy"], ""
     if card["truncated_sampling"]:
         from sage_rlvr.training.engines import (
-            sampling_warning,  # late: on TRL alone, the card says what its sampler leaves out
+            sampling_warning,  # late: only on TRL, the card says what its sampler leaves out
         )
 
         cut = sampling_warning(card["truncated_sampling"])

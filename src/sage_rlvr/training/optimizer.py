@@ -12,7 +12,7 @@ from torch import Tensor
 from sage_rlvr.config import OptimizerConfig
 from sage_rlvr.errors import TrainingDiverged
 
-COPY = "weight"  # slot of a float32 copy beside the moments of its parameter
+COPY = "weight"  # slot of a float32 copy, stored with the moments of its parameter
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:

@@ -1,4 +1,4 @@
-"""Rewards that a reward source computes in place of the verifier's, and their metrics."""
+"""Rewards that a reward source computes instead of the verifier's, and their metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The chance floor of pass@k: the share of problems that k guesses of a guesser solve, so that pass@k with k > 1 is read against a
-level. A guesser, not the best one: with more knowledge of the task one guesses better.
+"""The chance floor of pass@k: the share of problems that a guesser solves with k guesses. pass@k with k > 1 is compared with it.
+The guesser is not the best possible one: whoever knows more about the task guesses better.
 
-The only code that computes the floor. Records, sample stores and summaries contain its tree, so their readers need no task.
+The only code that computes the floor. Records, sample stores and summaries contain it as JSON, so their readers need no task.
 
     answers   guesses uniform over the well-formed answers of a problem: 1 - (1 - share of right answers)^k; if the task knows
               more guessers, such as one that never divides, the best of them at each k
@@ -35,7 +35,8 @@ class Chance:
     """A guesser on a set of problems. `tasks.chance.chance_of` makes it; evaluation stores it, comparisons read pass@k against it.
 
     each: per problem the share of guesses that are right; under "golds" the number of guesses up to the right one, 0 if none is
-        right. others: the same of further guessers; at each k the best of all is the floor.
+        right
+    others: the same for further guessers; at each k the best of all is the floor
     """
 
     law: GuessLaw
@@ -43,7 +44,8 @@ class Chance:
     others: tuple[tuple[float, ...], ...] = ()
 
     def hits(self, k: int) -> list[float]:
-        """Per problem the probability that one of k guesses is right, of the guesser that solves the most problems with k."""
+        """Per problem the probability that one of k guesses is right, for the guesser that solves the most problems with k
+        guesses."""
         if self.law == "golds":
             return [float(0 < rank <= k) for rank in self.each]
         return max(([1 - (1 - share) ** k for share in guesser] for guesser in self.guessers), key=sum)

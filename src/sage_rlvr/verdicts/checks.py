@@ -47,8 +47,8 @@ def _is_the_papers(arm: Arm) -> bool:
 
 
 def relabelled(control: ExactMeasurements, k: int, chance: Chance | None, fixed: bool = False) -> dict[str, Any]:
-    """A/A check: the control's seeds in two halves A and B, in every split: how many splits have no significant difference, and the
-    comparisons of the first split. fixed: as in `paired_seeds`.
+    """A/A check: split the control's seeds into halves A and B in every way. Return how many splits have no significant
+    difference, and the comparisons of the first split. fixed: as in `paired_seeds`.
 
     Paired in order of seed; each comparison has level 0.95 without correction, so 5 % of the splits may differ by chance."""
     have, scores = control.seeds, control.where(temperature=REFERENCE).scores()

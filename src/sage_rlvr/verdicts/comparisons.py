@@ -56,7 +56,7 @@ def plan_of(results: Results) -> Plan:
         samples = Sampled(results, task)
         lines += samples.plan()
         if results.design.baselines or len(samples.temperatures) > 1:
-            from sage_rlvr.verdicts.of_temperatures import AnyTemperature  # mixtures, which one temperature needs not
+            from sage_rlvr.verdicts.of_temperatures import AnyTemperature  # mixtures; not needed for one temperature
 
             lines += AnyTemperature(samples).plan()
         if any(row.mixture for row in samples.samples.rows):
@@ -87,9 +87,9 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     """The rows with their family and Holm's p.
 
     A family contains all planned comparisons, whatever their result, so that a lost one makes no other p smaller. These count with
-    p = 1: in the primary family every row without a test, every question without a row, and as many tests of a candidate that
-    the design discarded as of one that was run; in the exploratory family a row that lost its test with its training seeds.
-    Other rows without a test, such as two arms without a common pass@1, do not count."""
+    p = 1: in the primary family every row without a test, every question without a row, and for each candidate that the
+    design discarded as many tests as for one that was run; in the exploratory family a row that lost its test with its training
+    seeds. Other rows without a test, such as two arms without a common pass@1, do not count."""
     made = [replace(row, comparison=row.comparison.of_shares()) if row.metric.name == "pass" else row for row in made]
     primary, design = _primary(results, made), results.design
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
@@ -113,7 +113,8 @@ def _is_tested(row: Row) -> bool:
 
 
 def _lost_questions(design: Design, rows: Sequence[Row]) -> int:
-    """Questions without a row. Against a base at any temperature a row at this k in another way (`above_colder`) is an answer."""
+    """The number of questions without a row. A question about the base at any temperature is also answered by a row at the same k
+    with another `at` (`of_temperatures.above_colder`)."""
     colder = {(row.a, row.b, row.metric.k) for row in rows if row.why == "colder"}
     return sum(not answers and (q.a, q.b, q.metric.k) not in colder for q, answers in answering(design, rows))
 

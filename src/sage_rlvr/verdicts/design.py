@@ -16,16 +16,28 @@ COLDER = BASE + AT_ANY
 """The base sampled at several temperatures, mixed per completion: what sampling reaches without training. The name of another
 control that was sampled at several temperatures ends in `AT_ANY` too."""
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder", "weights"]
-"""The reason why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without
-the KL term; the base; another named arm; another method at equal KL; the base tempered over whole completions; the best mixture
-of several arms at equal pass@1; the base sampled at several temperatures; mixtures of the weights of the base and a policy."""
+"""The reason why a pair is compared, by its second arm.
+
+control: the control of the design
+plain, placebo, no_kl: the same method without its guide, with q permuted, without the KL term
+base: the base
+pair: another named arm
+matched: another method at equal KL
+power: the base tempered over full completions
+envelope: the best mixture of several arms at equal pass@1
+colder: the base sampled at several temperatures
+weights: mixtures of the weights of the base and a policy"""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One arm. name: as printed; key: as in folder names (`runs/<key>-s<seed>`). why: the purpose of an added control. plain,
-    placebo, no_kl, matched: names of its controls, found by structure (`sweeps.controls`)."""
+    """One arm.
+
+    name: as printed
+    key: as in folder names (`runs/<key>-s<seed>`)
+    why: the purpose of an added control, "" for an arm of the design file
+    plain, placebo, no_kl, matched: names of its controls, found by comparing configurations (`sweeps.controls`)"""
 
     name: str
     key: str

@@ -1,7 +1,8 @@
-"""Files of rows, by arm: PATH, FILE@WORD, or NAME=PATH[,PATH...].
+"""Files of rows, by arm: PATH, FILE@WORD (only the rows of this arm, task or step), or NAME=PATH[,PATH...].
 
     read_files("base.jsonl", "rl.jsonl")    results from files of rows only
-    RowFiles                                the same among run folders, stores and records (`results.read_results`)
+    RowFiles                                collects files of rows if run folders, stores and records are read too
+                                            (`results.read_results`)
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from sage_rlvr.verdicts.results import K, Results
 from sage_rlvr.verdicts.row_counts import measurements_of_rows
 from sage_rlvr.verdicts.sources import GivenRows
 
-SHOWN = 6
+SHOWN = 6  # arms named in an error
 OTHER_FILES = (".yaml", ".yml", ".sqlite", ".py", ".html", ".md")
 OTHER_NAMES = ("run.json", "design.json", "summary.json")
-"""Files with a separate error text in `results.files.check_record`, unless a reader knows them."""
+"""Endings and names of files without rows, unless a reader knows them; `results.files.check_record` has their errors."""
 
 
 def read_files(
@@ -45,12 +46,12 @@ def read_files(
         raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
     choice = choice or Choice()
     files, words = RowFiles(choice), list(map(str, paths))
-    for name, label, own in arms_in(words, apart=True):
-        for index, word in enumerate(own):
+    for name, label, seeds in arms_in(words, apart=True):
+        for index, word in enumerate(seeds):
             rows = rows_in(word)
             if rows is None:
                 raise DataError(f"{word}: no file of rows (docs/reference/rows.md)")
-            files.add(*rows, name=name, label=label, index=index if len(own) > 1 else None)
+            files.add(*rows, name=name, label=label, index=index if len(seeds) > 1 else None)
     files.finish()
     table, notes, grave = measurements_of_rows(files.given, (), samples, choice)
     chances: dict[str, Chance | None] = {}
@@ -76,8 +77,8 @@ class RowFiles:
         self.given: list[GivenRows] = []
 
     def add(self, path: Path, picks: Sequence[str], *, name: str, label: str, index: int | None) -> None:
-        """Add a file of rows. label: its arm without NAME= and without arms of its rows; index: the place of the file among the
-        training seeds of the arm; None for a separate file."""
+        """Add a file of rows. label: the name of its arm if neither NAME= nor its rows give one; index: the place of the file
+        among the training seeds of the arm, None for a single file."""
         evaluation = read_evaluation(path, picks, self.choice)
         for earlier in (one.evaluation for one in self.given if name and one.name == name):
             again = [table.group for table in earlier.tables] == [table.group for table in evaluation.tables]
@@ -108,7 +109,8 @@ class RowFiles:
 
 
 def arms_in(items: Sequence[str], *, apart: bool) -> Iterator[tuple[str, str, list[str]]]:
-    """Each item's name, "" without one, its label, and its paths. Raises DataError for two arms with one name, if all are apart."""
+    """Each item's name, "" without one, its label, and its paths. apart: whether each item has to be
+    an arm of its own, so that two with one name raise DataError."""
     named = list(map(_named, items))
     labels = _labels([words[0] for name, words in named if not name])
     given: set[str] = set()
@@ -157,7 +159,7 @@ def shortest(names: Iterable[str]) -> dict[str, str]:
 
 
 def _is_path(arm: str) -> bool:
-    """Whether the arm of a row looks like a path, and not like words or the id of a model."""
+    """Whether the arm of a row looks like a path; "org/model" is the id of a model and no path."""
     return arm.startswith("/") or (arm.count("/") > 1 and " " not in arm)
 
 

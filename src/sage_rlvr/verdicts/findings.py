@@ -20,6 +20,6 @@ class Findings:
 
 
 def findings_of(results: Results) -> Findings:
-    """Compare everything. A stored summary has only its rows; its other numbers are in its tree."""
+    """Compare everything. A stored summary contains its rows; its other numbers are in `results.stored`."""
     rows = compare(results)
     return Findings(rows=rows, verdicts=verdicts(results, rows) if results.sampled_only else ())

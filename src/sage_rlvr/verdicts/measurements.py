@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sage_rlvr.verdicts.stats.frontier import FrontierPoint  # of exact rows
 
 MIXTURE = "mixture"
-"""Fact of a store of a policy whose weights are mixed: share, layers, and the revisions of policy and base."""
+"""Key among the facts of a store, for a policy with mixed weights: share, layers, and the revisions of policy and base."""
 PolicyKey = tuple[str, str, float]
 """Arm, task and temperature: a policy, the same for all of its training seeds."""
 
@@ -98,7 +98,7 @@ class SampledMeasurement(Measurement):
     failed: reasons why more than half of the samples failed, a sentence each
     chance: the chance floor of a store
     kls: revision of a base -> the exact KL to it in the store, nats per token
-    mixture: the fact `MIXTURE` of a store, {} of other policies"""
+    mixture: the fact `MIXTURE` of the store, {} for policies without mixed weights"""
 
     n: int
     path: Path

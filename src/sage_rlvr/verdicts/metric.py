@@ -28,17 +28,25 @@ Matched = Literal["", "raw KL", "exact KL"]
 policy (`evaluation.kl`). Both are nats per token to the reference."""
 KLS: tuple[Matched, ...] = ("raw KL", "exact KL")
 At = Literal["temperature", "best", "b best", "equal", "a equal", "mixture", "hull", "near", "end"]
-"""temperature: both arms at the same temperature; best: each arm at its best pass@1; b best: a at the reference temperature, b at
-its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; mixture:
-the same, b being the best mixture per completion of several arms and temperatures; hull: the best mixture per problem, for distinct
-answers (and for pass@k in stored summaries, whose records are gone); near: equal pass@1 near the reference temperature; end: end of
-training."""
+"""The temperatures, or the pass@1, at which the two arms are compared.
+
+temperature: both at the same temperature
+best: each at its best pass@1
+b best: a at the reference temperature, b at its best pass@1
+equal: at equal pass@1, mean over the pass@1 that both cover
+a equal: a at `temperature`, b at the temperature where it has the same pass@1
+mixture: as "a equal", with the best mixture per completion of several arms and temperatures as b
+hull: as "mixture", per problem: for distinct answers (and for pass@k in stored summaries, whose records are gone)
+near: at equal pass@1 near the reference temperature
+end: at the end of training"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """`name` at `k` samples. temperature: for "temperature", "a equal", "mixture" and "hull". matched: b is interpolated
-    between its betas at the KL of a of that name; "": b as it is."""
+    """`name` at `k` samples.
+
+    temperature: for "temperature", "a equal", "mixture" and "hull"
+    matched: the KL at which b is interpolated between its betas so that it equals the KL of a; "" if b is not interpolated"""
 
     name: Name = "pass"
     k: int | None = None

@@ -19,7 +19,7 @@ from sage_rlvr.verdicts.stats.support import reachable, support_change
 
 KS = (1, 8, 64, 256)
 EPS = 1 / 256
-"""A completion is in support if it is more likely than this (Definition 4.1)."""
+"""A completion is in support if it is more likely than this (Definition 4.1 of the SAGE paper)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class PassCurve:
 class ExactNumbers:
     """Numbers that only exact records of an arm have, with intervals over training seeds.
 
-    best, distinct: best pass@1 and distinct right completions in k samples at T = 1
+    tops: for each training seed the temperature with the best pass@1
+    best, distinct: best pass@1 over temperatures, and distinct right completions in k samples at T = 1
     frontier: pass@1 and pass@k at every temperature, means
     frontiers: training seed -> the same with distinct answers and pass@k at the shown k
     reached: k -> distinct right completions

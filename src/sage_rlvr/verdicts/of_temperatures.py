@@ -1,4 +1,4 @@
-"""The comparisons of samples with mixtures of temperatures, and with policies between a base and a policy: the lists
+"""The comparisons of samples with mixtures of temperatures, and with mixtures of the weights of a base and a policy: the lists
 `AnyTemperature.plan` and `plan_of_weights`, and their estimators."""
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class AnyTemperature:
 class Rivals:
     """Policies that need no further training, each sampled once: a base at several temperatures, or mixed weights.
 
-    name, why: Of the rows.
-    points: (n, right (N,)) by temperature, or by distance from a policy, as of `may_rise`.
+    name, why: `b` and `why` of the rows.
+    points: (n, right (N,)) by temperature, or by distance from a policy, as `may_rise` takes them.
     chance: The floor, whose guessers are allowed in a mixture.
     of_task: The samples of the task.
     """
@@ -120,19 +120,20 @@ class Rivals:
         return may_rise(self.points)
 
     def plan(self, arm: Measurements[Measurement], right: Measurements[SampledMeasurement]) -> Plan:
-        """An arm beside them, if it has independent samples at the reference temperature. right: of the pair."""
+        """The comparisons of an arm with them, if it has independent samples at the reference temperature. right: of the
+        `ArmPair`."""
         own = arm.where(temperature=REFERENCE).scores()
         if own is None or own.n is None or not own.is_plain:
             return []
         pair = ArmPair(a=own.arm, b=self.name, why=self.why, left=arm, right=right, task=self.of_task.task)
-        # A point estimate above their best is no sign that they do not reach it: half of the arms that do have one.
+        # A point estimate above their best is no sign of more: half of the arms that are only as good have one.
         beyond = self._against_best(own, 1).outcome == "better"
         k = min(self.of_task.k, own.n, *(n for n, _ in self.points.values()))
         metrics = [metric for metric in above_colder(k) if (metric.at == "b best") == (beyond or metric.k == 1)]
         return [([pair], metrics, self.against)]
 
     def against(self, pair: ArmPair, metric: Metric) -> Estimate | None:
-        """An arm against the one with the best pass@1, or against the best mixture per completion of them and a guesser."""
+        """An arm against the point with the best pass@1, or against the best mixture per completion of the points and a guesser."""
         own = pair.left.where(temperature=REFERENCE).scores()
         if own is None or own.n is None:
             return None
@@ -173,9 +174,9 @@ def plan_of_weights(of_task: Sampled) -> Plan:
 class WeightLine:
     """The policies between a control and a policy whose weights are mixed, each sampled once at the reference temperature.
 
-    name: As the second arm of rows.
+    name: The second arm of the rows.
     points: Measurement by its distance from the policy: 1 less the share of the policy's weights, 0 for the policy itself. The
-        control has 1, or 2 if only the upper layers are mixed, so that it is none of these mixtures.
+        control has 1, or 2 if only the upper layers are mixed: the control is then no mixture of the line.
     """
 
     name: str
@@ -183,7 +184,7 @@ class WeightLine:
 
 
 def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[WeightLine]:
-    """The lines of a task whose base is the control. here: the samples of the task."""
+    """Every `WeightLine` of a task whose base is the control. here: the samples of the task."""
     rows = [row for row in here.where(temperature=REFERENCE).rows if row.sizes is None and not row.cluster]
     by_revision = {row.identity.get("revision"): row for row in rows if not row.mixture}
     of_control = {row.identity.get("revision"): row for row in rows if not row.mixture and row.arm == control}
@@ -214,7 +215,7 @@ def may_rise(base: Mapping[float, frontiers.RightCounts]) -> bool:
     noise of the samples gives, one-sided at `FALL` shared among the higher temperatures (Bonferroni). A rise that is not
     significant does not count as a fall. A temperature of `COLDEST` or less is the lowest worth sampling.
 
-    Of mixtures of weights the lowest distance from the policy is judged alike: a larger share may have a higher pass@1.
+    For mixtures of weights the lowest distance from the policy is judged in the same way: a larger share may have a higher pass@1.
 
     base: temperature -> (n, right (N,)), two temperatures or more."""
     lowest, *warmer = sorted(base)

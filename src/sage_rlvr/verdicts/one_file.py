@@ -1,4 +1,4 @@
-"""One policy without another: what its samples say by themselves, and what a comparison with it could tell.
+"""One policy by itself: the numbers of its samples, and the differences that a comparison with it could detect.
 
     portraits(results)   one per task and temperature
     tree(results)        for JSON; text/one_file.py has the lines for a terminal
@@ -29,10 +29,12 @@ MOST_VOTES = 64  # samples of a majority vote
 class Portrait:
     """One policy on one task at one temperature.
 
-    passes: k -> pass@k; banded says whether its limits hold at all k at once
+    passes: k -> pass@k
+    banded: whether the limits of `passes` hold at all k at once
     all_right: pass^k
-    vote: maj@k, None without answers; silent: share of samples without an answer
-    never, always: problems of which no sample is right, and every one
+    vote: maj@k, None without answers
+    silent: share of samples without an answer
+    never, always: number of problems of which no sample, and every sample, is right
     seen: k -> the difference in pass@k that a second file could show, if it is like this one and if it is unrelated; None for
         several training seeds
     """
@@ -80,7 +82,7 @@ def _portrait(scores: ProblemScores, results: Results, task: str) -> Portrait:
 
 def _passes(scores: ProblemScores, ks: Sequence[int]) -> tuple[bool, dict[int, Interval]]:
     """pass@k at ks, and whether its limits hold at all k at once: those of the band of the difference to a policy that solves
-    nothing, at least as wide as the interval at that k alone."""
+    nothing, and at least as wide as the interval at that k."""
     alone = {k: scores.interval(k) for k in ks}
     if len(scores.values) > 1:
         return False, alone
@@ -116,8 +118,8 @@ def _vote(scores: ProblemScores, n: int) -> tuple[int, Interval | None, float]:
 
 def _seen(scores: ProblemScores, n: int) -> dict[int, tuple[float, float]] | None:
     """Differences that a second file could show, at 1 and n: of two policies that both solve each problem as often as this one did,
-    drawn anew, and of two whose problems have nothing to do with each other. {} where no difference could be seen, None for several
-    training seeds."""
+    sampled again, and of two that solve unrelated problems. {} if no difference could be detected, None for several training
+    seeds."""
     if len(scores.values) > 1:
         return None
     rng, rates = np.random.default_rng(SEED), scores.values / scores.samples

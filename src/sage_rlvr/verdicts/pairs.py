@@ -102,8 +102,9 @@ def base_pairs(design: Design, arms: Arms) -> list[ArmPair]:
 def matched_pairs(
     design: Design, arms: Mapping[str, Measurements[Measurement]], task: str = "", exact: Container[str] = ()
 ) -> list[ArmPair]:
-    """Every arm with another method at several betas, or for a guided arm the same method without the guide. arms: their rows of
-    one task; exact: arms that are compared by other rows, if all of these are."""
+    """Every arm that has `matched` controls, with the method that is interpolated between their betas: for a guided arm the same
+    method without its guide. arms: their rows of one task; exact: arms with exact rows, by which they are compared instead if the
+    arm and all its controls have them."""
     pairs = []
     for arm in design.arms:
         names = (arm.name, *arm.matched)
@@ -127,7 +128,7 @@ def sampled_pairs(
 
 
 def control_of(design: Design, here: Measurements[SampledMeasurement]) -> str:
-    """The arm that others are compared with on a task; here: its samples."""
+    """The arm that others are compared with on a task. here: the samples of the task."""
     arms = list(here.by_arm())
     first = (design.control,) if design.every else (BASE, design.control)
     return next((name for name in first if name in arms), arms[0])

@@ -12,11 +12,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Record:
-    """meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON.
+    """The exact record of one policy.
 
-    logps: {temperature: [float64 log-probs of the right completions, one array per problem]}, nats, end token included.
+    meta: name, model, world, split, seed, problem_ids (N), versions, ... as strict JSON
+    logps: {temperature: [float64 log-probs of the right completions, one array per problem]}, nats, end token included
     norms: {power: (N, 2) float64 bounds on log sum_y pi(y)^power over all completions}; empty if the policy was not tempered over
-        full completions. path: of the file it was read from.
+        full completions
+    path: the file that it was read from
     """
 
     meta: Mapping[str, Any]
@@ -30,5 +32,5 @@ class Record:
         return len(self.meta["problem_ids"])
 
     def only(self, temperatures: Collection[float] | None) -> Record:
-        """The record with only these temperatures, so that policies are compared at the same ones; None: all."""
+        """The record with only these temperatures, so that policies are compared at the same ones; None selects all."""
         return replace(self, logps={t: rows for t, rows in self.logps.items() if temperatures is None or t in temperatures})

@@ -20,7 +20,7 @@ from sage_rlvr.verdicts.measurements import Measurement, Measurements
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.sources import GivenRows, Runs
 
-K = 256
+K = 256  # the largest k by default
 NOTHING: Measurements[Measurement] = Measurements()
 
 
@@ -37,9 +37,10 @@ class Results:
     starts: arm -> the arms whose runs were all trained from its weights
     k: the largest k
     samples: the number of samples per problem that were read, if limited
-    stored: the summary.json of a folder without other results
+    stored, stored_in: the summary.json of a folder without other results, and its path
     failed: warnings that precede any result, such as why more than half of a policy's samples failed
-    notes: what was left out and why, a sentence each"""
+    notes: what was left out and why, a sentence each
+    sources: the words that were passed, PATH or NAME=PATH; () for objects in memory"""
 
     design: Design
     table: Measurements[Measurement] = NOTHING
@@ -64,7 +65,7 @@ class Results:
 
     @property
     def home(self) -> str | None:
-        """The base, if it has an exact record of the main task."""
+        """The name of the base, if it has an exact record of the main task."""
         return None if self.base_record is None else self.design.base
 
     @property

@@ -16,8 +16,8 @@ BEFORE = "before correction"
 
 
 class End(StrEnum):
-    """The printed outcome of a comparison: the only words for outcomes in the terminal, in Markdown and on the page. In the order
-    of lists."""
+    """The printed outcome of a comparison: the only words for outcomes in the terminal, in Markdown and on the page. Rows are
+    listed in this order."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -57,7 +57,7 @@ class Row:
     covers: the range of pass@1 over which a mean is taken
     chance: the chance floor of pass@k with k > 1, if it is known
     below: whether a and b are below the chance floor
-    rising: for b at several temperatures, whether its pass@1 may be higher below its lowest (`of_temperatures.may_rise`)"""
+    rising: if b has several temperatures, whether its pass@1 may be higher below the lowest (`of_temperatures.may_rise`)"""
 
     a: str
     b: str

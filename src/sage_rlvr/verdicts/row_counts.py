@@ -58,6 +58,7 @@ def measurements_of_rows(
     first: list[str] = []
     _check_tasks(tables, stores)
     for task in dict.fromkeys(table.task for table in tables):
+        # here: the tables of this task
         here, task_stores = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
         order = task_stores[0].problems if task_stores else here[0].table.problems
         _check_scores(here, choice)
@@ -95,8 +96,8 @@ def with_fields_of_rows(store: SampledMeasurement, rows: Sequence[SampledMeasure
 
 
 def labeled_tables(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()) -> Iterator[GivenTable]:
-    """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
-    one of the other side."""
+    """Every table with its arm, training seed, task and temperature. A table without a task or a temperature gets the only
+    one that other tables and stores name, or if they name none or several, `TASK` and temperature 1."""
     groups = [table.group for one in given for table in one.evaluation.tables]
     tasks = {group.task for group in groups if group.task} | {one.task for one in stores}
     heats = {group.temperature for group in groups if group.temperature is not None} | {one.temperature for one in stores}
@@ -141,10 +142,11 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
     after which pass@k means nothing (`GRAVE`)."""
     checks = [_checked(one.table) for one in here]
     masks = _samples_to_use(here, checks)
-    signs: dict[str, list[tuple[str, str]]] = {}
+    signs: dict[str, list[tuple[str, str]]] = {}  # kind of finding -> (name of the table, sentence)
     for one, checked in zip(here, checks, strict=True):
         for finding in checked.findings if checked else ():
             signs.setdefault(finding.kind, []).append((one.name, finding.words))
+    # weaker signs, only for tables in which the checks of order found nothing that explains them
     for one in here:
         found_here = {kind for kind, found in signs.items() if any(name == one.name for name, _ in found)}
         if not {"greedy", "copies", "multiples"} & found_here:
@@ -153,11 +155,11 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
         if not {"greedy", "copies"} & {kind for kind, found in signs.items() if any(name == one.name for name, _ in found)}:
             signs.setdefault("greedy", []).extend((one.name, words) for words in _all_or_none(one.table))
     for one, checked in zip(here, checks, strict=True):
-        if checked is None or checked.kept.sum() == checked.n.sum():  # else the copies are left out
+        if checked is None or checked.kept.sum() == checked.n.sum():  # copies would explain the multiples
             for finding in check_multiples(one.table.n, one.table.c):
                 signs.setdefault(finding.kind, []).append((one.name, finding.words))
     notes, grave = list[str](), list[str]()
-    for kind, found in signs.items():
+    for kind, found in signs.items():  # one sentence per kind: the first table, and how many others
         for (name, words), *others in [found] if found else ():
             more = f" and {many(len(others), 'other set')} of samples" if others else ""
             (grave if kind in GRAVE else notes).append(f"{name}{more}: {words}.")
@@ -367,7 +369,7 @@ def _in_common(
     here: Sequence[GivenTable], order: Sequence[str], stores: Sequence[SampledMeasurement]
 ) -> tuple[list[GivenTable], tuple[str, ...], list[str]]:
     """The tables and the order of problems without those that some side lacks, and a sentence on how many were left out. Raises
-    DataError if none is left, and beside stores, from which no problem is left out."""
+    DataError if none is left, and if there are stores, from which no problem can be left out."""
     if stores:
         raise DataError("--common: not beside a sample store; evaluate the problems that it lacks, or export it with samples")
     kept = set(order).intersection(*(one.table.problems for one in here))

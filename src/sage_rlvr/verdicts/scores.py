@@ -31,7 +31,7 @@ class ProblemScores:
 
     values (S, N): one row per training seed, one column per problem: probabilities of a right completion (`n` None) or the number
         of right samples among n
-    sizes (S, N): the number of samples of each problem, if problems differ; n is then the smallest of both arms, the largest k
+    sizes (S, N): the number of samples of each problem, if problems differ; n is the smallest of all arms, and the largest k
     cluster (N,): labels of problems that belong together, () if each is independent
     tables: the rows of each seed, () for stores and exact scores"""
 

@@ -88,9 +88,12 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GivenRows:
-    """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of
-    NAME=PATH[,PATH...]; label: the arm of rows without an arm; short: arms of rows that are paths -> the names
-    that are printed."""
+    """A file of rows that was passed for an arm.
+
+    name: NAME of NAME=PATH, "" without one
+    index: the place of the path in NAME=PATH[,PATH...], None for a single path
+    label: the arm of rows without an arm
+    short: arms of rows that are paths -> the names that are printed"""
 
     evaluation: EvaluationFile
     name: str

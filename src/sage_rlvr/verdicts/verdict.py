@@ -44,10 +44,11 @@ better or worse: pass@1 is no evidence about what several samples solve."""
 class Unlocked:
     """Problems that an arm gained and lost, judged on samples that did not choose them (stats/strata.py).
 
-    gained: The arm less the control, by how often the control solves a problem; None if a problem has too few samples for halves.
-    lost: The control less the arm, by how often the arm solves a problem.
-    alone_gained, alone_lost: Problems of which the counts exclude equal models one by one; none for several training seeds, and
-        none if the samples of the problems differ in number.
+    gained: pass@k of the arm less that of the control, in strata by how often the control solves a problem; None if a problem has
+        too few samples for halves.
+    lost: pass@k of the control less that of the arm, in strata by how often the arm solves a problem.
+    alone_gained, alone_lost: Single problems whose counts are significant, corrected over all problems
+        (`leash.leash_discoveries`); empty for several training seeds, and if problems differ in their numbers of samples.
     """
 
     gained: Strata | None = None
@@ -161,17 +162,17 @@ def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row], fi
 
 
 def _agreeing(curve: CurveComparison, shown: Mapping[int, PairedDifference]) -> CurveComparison:
-    """The curve without a gain or loss at a shown k if the test at this k decides against it: an interval of few problems may
-    exclude 0 although their signs would do so by chance."""
+    """The curve without a gain or loss at a shown k if the test at this k finds no difference: the band of few problems may
+    exclude 0 although the test of their signs does not reject."""
     against = {k for k, gap in shown.items() if gap.outcome == "tied"}
     ends = zip(curve.ks, curve.outcomes, strict=True)
     return replace(curve, outcomes=tuple("tied" if k in against and end != "unknown" else end for k, end in ends))
 
 
 def least_detectable(gap: Interval, curve: CurveComparison, k: int) -> float:
-    """The least difference that can have 80 % power at k: more than the interval and the band reach to the nearer side, since the
-    estimate of such a difference falls short of it half of the time. An end at -1 or 1 is a limit of shares and not the reach of
-    the interval; if both ends are, the farther one counts."""
+    """A lower bound of the difference that has 80 % power at k: the larger half-width of the interval and the band, each on its
+    nearer side, since the estimate of a difference of this size is below it half of the time. An end at -1 or 1 is a limit of
+    shares and shows no half-width; if both ends are, the farther one counts."""
     ends = [(gap.value, gap.low, gap.high)]
     ends += [(float(curve.difference[i]), float(curve.low[i]), float(curve.high[i])) for i, own in enumerate(curve.ks) if own == k]
     reaches = []

@@ -6,8 +6,8 @@
 
 The paper states that surprisal reacts to rare wording and numbers, entropy to branches of the reasoning. A table by class tests
 this: means and quantiles of each signal, the share of each class among the tokens that a signal ranks highest, the rank correlation
-    of the two, and the places where q differs from 1. At temperature 1 the mean of s_t at a prefix is H_t,
-so the two correlate in any model.
+of the two, and the places where q differs from 1. At temperature 1 the mean of s_t at a prefix is H_t, so the two correlate in any
+model.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    net.py        which models it takes, and where the weights of a transformers model lie
+    net.py        which models it takes, and the weights of a transformers model
     layout.py     nodes: every distinct beginning of prompts and completions once, a tree of prefixes
     forward.py    the forward and the backward over nodes, written out; what backward keeps
     attention.py  attention over the tiles of a layout

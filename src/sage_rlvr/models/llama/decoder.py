@@ -1,7 +1,7 @@
 """Decoding with a Llama-shaped model without its module machinery: P prompts x G completions, one token of each a step.
 
-A completion's keys and values are read from end to end, a prompt's once for its whole group. Attention writes into buffers that
-stay as long as no completion leaves and the room suffices. Two ways through the weights (`Folded`, `Plain`):
+A completion's keys and values are read from end to end, a prompt's once for all completions of its group. Attention writes into
+buffers that stay as long as no completion leaves and the room suffices. Two ways through the weights (`Folded`, `Plain`):
 
     folded  small float32 models, whose time is that of calling operations: weights are copied at the start of a rollout, the norms
             multiplied into the projections that follow, coordinates that turn together side by side, a rotation one complex product
@@ -47,7 +47,7 @@ class Folded:
 
     Folded into the projection that follows: each norm's weight and sqrt(C), so that what is left of the norm is
     x / sqrt(|x|^2 + C eps); into q, the attention's 1 / sqrt(D). Rotary turns coordinates i and i + D/2 of a query
-    or a key together, as one complex number times exp(i position w_i): here the two lie side by side (`paired`).
+    or a key together, as one complex number times exp(i position w_i): here the two are neighbors (`paired`).
     """
 
     def __init__(self, net: Net) -> None:
@@ -102,7 +102,7 @@ class Folded:
         return self.qkv
 
     def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
-        """x behind a layer, from what its attention returned (B, H * D)."""
+        """x after a layer, from the output of its attention (B, H * D)."""
         _, _, out, out_bias, gate_up, down = self.layers[number]
         x.addmm_(attended, out)
         if out_bias is not None:
@@ -111,7 +111,7 @@ class Folded:
         return x.addmm_(F.silu(self.gate, inplace=True).mul_(self.up), down)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(B, V) of x behind the last layer."""
+        """Logits (B, V) of x after the last layer."""
         return F.linear(self._norm(x) * self.final_norm, self.net.lm_head)
 
     def _norm(self, x: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class Decoder:
     """Decodes P prompts x G completions after one run of the prompts; completions are prompt-major, and ended ones leave. The
     sampler makes one per call, and reads its logits token by token.
 
-    Inside, key-value heads come first: the completions of a head then lie prompt after prompt, so that attention over the prompts
+    Inside, key-value heads come first: the completions of a head are then in order of prompts, so that attention over the prompts
     is one product of (K * P) matrices (G * R, D) x (D, S), each prompt read once.
     The whole room for completions is read each step, what is not filled yet with weight 0: a processor reads memory from
     end to end faster than stretches of it with gaps in between.
@@ -253,7 +253,7 @@ class Decoder:
     ) -> None:
         """prompt_keys_values: (N, 2 * K * D) of the nodes of a layout of prompts, a layer each; lengths (P,).
 
-        Where `weights` has a record the completions fill its nodes behind those of the prompts.
+        If `weights` has a record, the completions fill its nodes after those of the prompts.
         """
         self.weights, self.net, self.group_size, self.capacity = weights, weights.net, group_size, max_new_tokens
         self.prompt_count, self.longest = layout.prompt_nodes.shape
@@ -265,7 +265,7 @@ class Decoder:
         padding_mask = new(outside.shape).masked_fill(outside, float("-inf"))[:, None]  # (P, 1, S), added to scores
         self.padding_mask = padding_mask if bool(outside.any()) else None
         self.positions = lengths.repeat_interleave(group_size)  # (B,) of the next token
-        self.slots: Tensor | None = None  # (B,) place of each living completion among the P * G; None: the grid is whole
+        self.slots: Tensor | None = None  # (B,) place of each living completion among the P * G; None: all are living
         self.filled = self.room = 0
         completions, net = len(self.positions), self.net
         self.cache = [new(2, net.kv_heads, completions, 0, net.head_dim) for _ in net.layers]
@@ -342,7 +342,7 @@ class Decoder:
         self._lay_out()
 
     def _grow(self) -> None:
-        """Room for an eighth more tokens or more. Values there are 0: what lies in memory times a weight of 0 may be NaN."""
+        """Room for an eighth more tokens or more. Values there are 0: uninitialized memory times a weight of 0 may be NaN."""
         wanted = max(LEAST_ROOM, self.filled + max(ROOM_STEP, self.filled // 8))
         self.room = min(self.capacity, -(-wanted // ROOM_STEP) * ROOM_STEP)
         for layer, new in self._moves():

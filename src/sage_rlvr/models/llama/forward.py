@@ -41,7 +41,7 @@ class Activations:
         """True if a backward will use it up: two of them would read what the first one frees."""
         self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
         self.attention_weights: list[list[Tensor]] = [[] for _ in net.layers]
-        """Attention weights of the tiles of each layer, where they were few enough to be kept."""
+        """Attention weights of the tiles of each layer, if they were few enough to be kept."""
         self.last = net.embedding.new_empty(room or 0, net.embedding.shape[1])
 
     def store(self, layer: int, part: slice, **values: Tensor) -> None:
@@ -57,7 +57,7 @@ class Activations:
                 whole[part] = value
 
     def end(self, part: slice, last: Tensor) -> None:
-        """x behind the last layer of some nodes."""
+        """x of some nodes after the last layer."""
         if self.room is None:
             self.last = last
         else:
@@ -94,7 +94,7 @@ class Trace:
 
 @torch.no_grad()
 def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Activations | None = None) -> Tensor:
-    """ids, positions (N,) -> x (N, C) behind the last layer, before the final norm.
+    """ids, positions (N,) -> x (N, C) after the last layer, before the final norm.
 
     attention(layer, qkv): (N, (H + 2 K) * D), q and k turned -> (N, H * D).
     """
@@ -126,7 +126,7 @@ def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Act
 
 
 def _behind(parts: tuple[Tensor, ...], norm: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weights of the projections behind a norm as one matrix, and the norm's weight where it is not multiplied into them.
+    """Weights of the projections after a norm as one matrix, and the norm's weight if it is not multiplied into them.
 
     In float32 it is: outputs x inputs products once save C products a node. In bfloat16 that would round the weights anew.
     """

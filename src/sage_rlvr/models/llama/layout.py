@@ -1,7 +1,7 @@
 """The tokens that a forward computes: every distinct beginning of the given texts once, a tree of prefixes.
 
 The prompts of a task begin alike (template, instruction), and the completions of a group share their prompt and often their first
-tokens. A *node* of that tree is one token behind one beginning, and the engine computes N nodes instead of a padded batch. Norms
+tokens. A *node* of that tree is one token after one beginning, and the engine computes N nodes instead of a padded batch. Norms
 and products see nodes and nothing else; only attention lays them out as grids, tile by tile: the queries of some texts against the
 keys of the same texts from their start. The letters of shapes are those of `llama/__init__.py`.
 """
@@ -46,7 +46,7 @@ class Layout:
 
     ids, positions (N,): a token and its place in its text. tiles: every node is a query in exactly one. outputs (M,): nodes whose
     next token is counted, each once; of_token (n,): of each counted token, in the order of `mask.nonzero()`, its place in
-    `outputs`. prompt_nodes (P, S): the nodes of each prompt, 0 behind its end.
+    `outputs`. prompt_nodes (P, S): the nodes of each prompt, 0 after its end.
     """
 
     ids: Tensor
@@ -107,7 +107,7 @@ class Layout:
 def _numbered(tokens: np.ndarray, used: Tensor, lead: int = 0) -> tuple[Tensor, Tensor]:
     """tokens (I, lead + w), used (I, w) bool -> the node of each place (I, w), numbered from 0, and which places are its first.
 
-    In the sorted order of the texts those that begin alike lie together, so each is compared with the one before it.
+    In the sorted order of the texts those that begin alike are neighbors, so each is compared with the one before it.
     """
     order = np.lexsort(tokens.T[::-1])
     texts, places = tokens[order], torch.from_numpy(order)
@@ -171,7 +171,7 @@ def _prompt_tiles(nodes: Tensor, new: Tensor, lengths: Tensor) -> list[Tile]:
 
 
 def _own_tiles(prompt_nodes: Tensor, lengths: Tensor, own: Tensor, new: Tensor, fed: Tensor, owner: Tensor) -> list[Tile]:
-    """Tiles of the completions: each text is the prompt's nodes and its own behind them, without a gap."""
+    """Tiles of the completions: each text is the prompt's nodes and then its own, without a gap."""
     shared, ends = (fed & ~new).int().cumprod(1).sum(1), fed.sum(1)
     asks = (ends > shared).nonzero().squeeze(1)
     if len(asks) == 0:

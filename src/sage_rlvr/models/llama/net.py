@@ -1,4 +1,4 @@
-"""A Llama-shaped model of transformers as plain tensors: which models are, and where their weights lie.
+"""A Llama-shaped model of transformers as plain tensors: which models have this shape, and the places of their weights.
 
 Llama, Qwen2, Qwen2.5 and Qwen3 (and SmolLM, a Llama) differ in three places: Qwen2 adds biases to q, k and v; Qwen3 normalizes each
 head of q and k; some tie the head to the embedding. Everything else is one shape:
@@ -166,7 +166,7 @@ def _has_address(weight: Tensor) -> bool:
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices or biases of one input as one, (sum of outputs, inputs): a view where they lie one behind the other (`adjacent`)."""
+    """Matrices or biases of one input as one, (sum of outputs, inputs): a view if they are adjacent in memory (`adjacent`)."""
     first = parts[0]
     if not _has_address(first):
         return torch.cat([p.detach() for p in parts])
@@ -181,7 +181,7 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def adjacent(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, its q, k, v and its gate, up laid one behind the other in memory, so that each are one product without a copy.
+    """The model, its q, k, v and its gate, up adjacent in memory, so that each is one product without a copy.
 
     For a model of our own only: other code may hold on to where its parameters lay. A copy of the model, or one moved to another
     device, has to be laid out again.

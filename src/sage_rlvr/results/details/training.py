@@ -98,7 +98,7 @@ def grids(configs: Mapping[str, Config]) -> list[dict[str, Any]]:
 
 
 def _grids(configs: Mapping[str, Config], a: str, b: str) -> Iterator[dict[str, Any]]:
-    """The sets of arms that differ in these two keys alone."""
+    """The sets of arms that differ only in these two keys."""
     families: dict[str, dict[tuple[str, str], str]] = {}
     for arm, row in configs.items():
         if a in row and b in row:

@@ -89,7 +89,7 @@ def _sampled_curves(summary: Tree) -> list[dict[str, Any]]:
 
 
 def _crossings(summary: Tree) -> list[dict[str, Any]]:
-    """Each verdict on samples: both curves, the difference with its band, and the set that holds the first lost k."""
+    """Each verdict on samples: both curves, the difference with its band, and the set that contains the first lost k."""
     found = []
     for one in (summary.get("verdicts") or {}).get("verdicts", ()):
         if one["over_k"] and "curves" in one:

@@ -158,7 +158,7 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
-    """The paper's gain beside the interval of Branch minus GRPO here."""
+    """The paper's gain, and the interval of Branch minus GRPO in these results."""
     metric, gap = Metric.parse(row["metric"]), row["difference"]
     tested = gap["low"] is not None
     floor = ""

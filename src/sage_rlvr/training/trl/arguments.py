@@ -28,7 +28,7 @@ from sage_rlvr.training.trackers import PROJECT, run_name
 
 RUN_DIRECTORY, CONTINUES = "the run directory (--run)", "nothing: the same command continues"
 COLUMNS = "nothing: the reward reads the columns"
-NO_KEY = (RUN_DIRECTORY, CONTINUES, COLUMNS)  # what stands in the place of a key of the recipe where there is none
+NO_KEY = (RUN_DIRECTORY, CONTINUES, COLUMNS)  # texts instead of a key of the recipe if there is none
 
 # Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
 OWNED_BY_BOTH = {
@@ -104,7 +104,7 @@ def not_owned(given: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, A
 def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates: int = 1) -> dict[str, Any]:
     """The fields that GRPOConfig and SFTConfig have in common; updates: optimizer steps of one step of the recipe.
 
-    Their warm-up starts at 0: the first step of one moves nothing. Without trackers nothing is said of them.
+    Their warm-up starts at 0, so that its first step moves nothing. Without trackers no field of trackers is set.
     """
     rate = config.optimizer
     constant = "constant_with_warmup" if rate.warmup_steps else "constant"
@@ -262,17 +262,20 @@ def grpo_config(method: Method) -> dict[str, Any]:
     """Arguments of GRPOConfig with which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
 
     They are those of the table of engines (`sage_rlvr.training.engines`, docs/reference/engines.md). ConfigError that lists every
-    part that TRL cannot express. The exact forward KL becomes k3, its one-sample estimate (a UserWarning says so).
+    part that TRL cannot express. The exact forward KL becomes k3, its one-sample estimate (with a UserWarning).
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
-    the update where a generation batch is one update, and that of the average update otherwise. TRL's entropy bonus takes the mean
+    the update if a generation batch is one update, and that of the average update otherwise. TRL's entropy bonus takes the mean
     over each micro-batch's tokens.
 
-    What these fields cannot say, `SageTrainer(method=method)` does itself, and a plain GRPOTrainer would leave out:
-    advantages of any other form, extras and token weights (the core's `advantages_of`); FixedBudget(n), whose
-    advantages and beta are multiplied by L / n; dynamic sampling, where what is divided by are the kept rows of a generation
-    batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
-    reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
+    `SageTrainer(method=method)` adds what these fields cannot express and a plain GRPOTrainer would leave out:
+
+    advantages of any other form, extras and token weights: by the core's `advantages_of`
+    FixedBudget(n): advantages and beta are multiplied by L / n
+    dynamic sampling: the divisor is the kept rows of a generation batch, or of the average update if a batch serves several
+    KL in the reward: `beta` makes TRL compute the reference, and the loss has no KL of its own
+    schedule of beta: `beta` is its largest value
+    the anchor's source
     """
     check(method, "trl")
     if is_sampled(method.anchor):
@@ -286,7 +289,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
 
 
 def making(method: Method, what: str = "") -> str:
-    """The call that makes a method of this name with `what`: method=grpo(..., what), and around it sage for its guide."""
+    """The call that makes the method, for errors: method=grpo(..., what), inside sage(...) if it has a guide. what: a keyword."""
     base, shaped, _ = method.name.partition("+")
     call = f"{base}(...{', ' if what else ''}{what})"
     return f"method=sage({call}, ...)" if shaped else f"method={call}"

@@ -65,7 +65,7 @@ def shape_inputs(
     reference = inputs["ref_per_token_logps"]
     signals = Signals(logps, reference, counted(inputs), inputs["sage_row_ids"], entropies, places=inputs.get("sage_places"))
     rows, width = slice(None), reference.shape[1]
-    # A guide of the batch reads percentiles or permutes rows: over one rank's rows alone each rank would have another q.
+    # A guide of the batch reads percentiles or permutes rows: over the rows of one rank only, each rank would have another q.
     if of_batch := [part for part in factors(anchor.guide) if part.depends_on == "batch"]:
         if all(part.reads_totals for part in of_batch):
             signals = of_rank(signals, accelerator)
@@ -74,7 +74,7 @@ def shape_inputs(
     step, total = state.global_step, state.max_steps
     whole = anchor.guide(signals, step=step, total_steps=total, key=key)
     log_q = whole[rows, :width]
-    # The reference as it was is kept for kl/to_reference, and sage_log_q marks the batch as shaped: a second time would square q.
+    # The unshaped reference is kept for kl/to_reference, and sage_log_q marks the batch as shaped: shaping twice would square q.
     inputs["sage_log_q"], inputs["sage_ref_logps"] = log_q, reference
     inputs["sage_q_clamped"] = clamped(anchor.guide, signals, step, total, key, whole)[rows, :width]
     if not is_flat(anchor.guide):
@@ -106,7 +106,7 @@ def over_ranks(signals: Signals, accelerator: Any) -> tuple[Signals, slice]:
 
 def pad_and_gather(value: Tensor | None, accelerator: Any) -> Tensor | None:
     """The rows of all ranks, (B, T) or (B, T, C) padded on the right to the widest of them; None stays None."""
-    if value is not None and value.dim() >= 2:  # accelerate pads a bool into an int64, on the padded rank alone
+    if value is not None and value.dim() >= 2:  # accelerate pads a bool into an int64, only on the padded rank
         value = accelerator.pad_across_processes(value.float() if value.dtype == torch.bool else value, dim=1)
     return None if value is None else accelerator.gather(value)
 
@@ -126,7 +126,7 @@ def anchor_means(anchor: Anchor, inputs: Inputs, logps: Tensor, accelerator: Any
 
 # ---- advantages
 
-# What TRL's scorer takes beside text, by the names of all releases.
+# Inputs of TRL's scorer other than text, by the names of all releases.
 MULTIMODAL = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
     "token_type_ids", "mm_token_type_ids", "image_position_ids", "pixel_position_ids",
@@ -141,7 +141,7 @@ def reads_logps(method: Method | None) -> bool:
 
 
 def computes_advantages(method: Method) -> bool:
-    """Return True if `SageTrainer` computes the advantages, because TRL's formula is another or has no kept groups."""
+    """Return True if `SageTrainer` computes the advantages, because TRL's formula differs or has no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     changed = any(extra.changes_credit for extra in method.extras)
     more = changed or method.rollout is not None or bool(method.start()) or kl_prompts(method.anchor) is not None
@@ -168,8 +168,8 @@ def scale_of(method: Method, max_tokens: int, kept_share: float = 1.0) -> float:
 def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trainer: PolicyTrainer) -> None:
     """Put the advantages of `method` into `output`, this rank's rows of `drawn`, where TRL's are not the same.
 
-    sage_scale beside them is the factor that they hold and that beta is still to get. The trainer's `parts` become the state
-    after this rollout: all ranks see all of it, so theirs are equal.
+    `sage_scale` is the factor that they are multiplied by already and beta is not yet. The trainer's `parts` become the state
+    after this rollout: all ranks see all of it, so they are equal on all ranks.
     """
     scale = scale_of(method, trainer.max_completion_length, drawn.kept_share)
     if not computes_advantages(method) and scale == 1.0 and not drawn.rewards.isnan().any():
@@ -180,7 +180,7 @@ def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trai
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)
-    # Of all ranks' rows on every rank: a group may lie across ranks, and the parts' state has to stay equal on all of them.
+    # From all ranks' rows on every rank: a group may be spread over ranks, and the parts' state has to stay equal on all of them.
     credited = group_advantages(
         method, drawn.rewards, signals, log_q, state.global_step, state.max_steps, key, trainer.parts
     )
@@ -211,7 +211,7 @@ def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
 def ends_of(trainer: TrlTrainer) -> tuple[int, ...]:
     """The tokens that end a completion: a completion that ends by no such token was cut at the length limit."""
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    # TRL 1.0 has no `eos_token_ids`: its trainers end completions by the tokenizer's token alone.
+    # TRL 1.0 has no `eos_token_ids`: its trainers end completions only by the tokenizer's token.
     return (*getattr(trainer, "eos_token_ids", ()), tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
@@ -299,7 +299,7 @@ def score(trainer: PolicyTrainer, output: Inputs, *, entropies: bool, hidden: bo
 def signals_of(output: Inputs, rewards: Tensor, accelerator: Any) -> tuple[Signals, Tensor | None]:
     """The signals of a rollout, all ranks' rows, and its log q. `rewards`: (rows of all ranks,).
 
-    `output` holds sage_logps of pi_old where a part reads them (zeros stand for them elsewhere: lengths read the mask).
+    `output` contains `sage_logps` of pi_old if a part reads them; otherwise they are zeros here (lengths read the mask).
     """
     mask, first = counted(output), accelerator.process_index * len(output["completion_ids"])
     local = Signals(
@@ -362,8 +362,8 @@ def group_advantages(
 
 
 def scored_parts(rewards: Tensor) -> list[Tensor]:
-    """Rows (p, g) of the groups in rewards (P, G) that can be compared: the whole ones together, then one by one those that
-    lack some (NaN) and have two or more."""
+    """Rows (p, g) of the groups in rewards (P, G) that can be compared: all complete groups together, then one by one
+    those that lack some rewards (NaN) and have two or more."""
     scored = ~rewards.isnan()
     whole, some = scored.all(dim=1), scored.sum(dim=1) >= 2
     ids = torch.arange(rewards.numel(), device=rewards.device).reshape(rewards.shape)

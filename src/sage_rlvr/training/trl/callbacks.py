@@ -1,7 +1,7 @@
 """Callbacks of a run on TRL, for RL and SFT: metrics, progress, stop signals, checkpoint manifests.
 
-TRL's checkpoints get this package's manifest beside their files once all ranks have written theirs, so that a torn one is
-passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite. And how a run
+TRL's checkpoints get this package's manifest once all ranks have written theirs, so that an incomplete one is
+passed over; earlier ones are deleted only then. Nothing steps on a gradient that is not finite. And how a run
 begins, goes on and is saved (`before_a_run`, `carry_on`, `save_trained`).
 """
 
@@ -29,7 +29,7 @@ CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
 
 class RunCallback(TrainerCallback):
-    """The callback of one run, in place of transformers' printing ones.
+    """The callback of one run, instead of transformers' printing ones.
 
     run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
     the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
@@ -94,7 +94,7 @@ def diverged(what: str, step: int) -> TrainingDiverged:
 
 
 def any_rank(accelerator: Any, here: bool) -> bool:
-    """True if the condition holds on any rank: signals reach ranks at different steps, but all must stop at the same step."""
+    """True if the condition is true on any rank: signals reach ranks at different steps, but all must stop at the same step."""
     if accelerator.num_processes == 1:
         return here
     return bool(accelerator.reduce(torch.tensor(float(here), device=accelerator.device), reduction="sum") > 0)
@@ -124,7 +124,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def before_a_run(config: TrainConfig | FinetuneConfig, run: RunDir | None, out: Path) -> None:
-    """ConfigError if trackers are missing or `out` holds what may not be replaced, before anything is loaded."""
+    """ConfigError if trackers are missing or `out` contains files that may not be replaced, before anything is loaded."""
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     check_installed(config.report_to)
@@ -206,11 +206,11 @@ def leave_gloo() -> None:
 
     Neither TRL nor PyTorch does, and gloo's threads then drop their last tensors while the interpreter goes down: now and
     then a finished training ends by SIGABRT, "terminate called without an active exception" (pytorch #190489). NCCL's
-    groups are left alone, since destroying one waits for the other ranks, which may be the ones that failed.
+    groups are not destroyed, since destroying one waits for the other ranks, which may be the ones that failed.
     """
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
         dist.destroy_process_group()
         # The group's destructor keeps the GIL while it waits for gloo's threads, and a thread that still has a tensor to drop
         # waits for the GIL: a deadlock, seen on a machine with five times more work than cores. Sleeping releases the GIL.
         time.sleep(0.5)
-        gc.collect()  # a trainer's model holds the group in a cycle, and only the end of its last holder joins the threads
+        gc.collect()  # a trainer's model references the group in a cycle, and only the end of the last reference joins the threads

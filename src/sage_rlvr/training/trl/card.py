@@ -99,6 +99,6 @@ def _rewards(trainer: PolicyTrainer) -> dict[str, Any]:
 
 def _elsewhere(text: str, *places: str) -> str:
     """A text that names policies, with those of local folders `named`."""
-    for folder in sorted(filter(os.path.isabs, places), key=len, reverse=True):  # a folder before one that it lies in
+    for folder in sorted(filter(os.path.isabs, places), key=len, reverse=True):  # a folder before its parent
         text = text.replace(folder, named(folder))
     return text

@@ -3,10 +3,10 @@
     draw a generation batch -> keep the groups that the plan marks -> draw new prompts for the others -> ...
 
 As in training/rollouts.py the groups of a rollout are numbered as they are drawn, and the first ones that the plan keeps
-fill the batch. Everything is decided on the rewards of all ranks, so that all decide alike. The prompt of a refill is a
+fill the batch. Everything is decided on the rewards of all ranks, so that all ranks decide alike. The prompt of a refill is a
 function of (args.seed, global step, its number); its completions come from TRL's generation, as all do. A batch of TRL
 has a fixed number of rows: where the refills run out, the rows of dropped groups stay in it with their mask at 0. An
-update that has no kept row left moves nothing, as in the loop; under fp16 and DeepSpeed it is a step of gradient 0.
+update without a kept row moves nothing, as in the loop; under fp16 and DeepSpeed it is a step of gradient 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def draw_all(trainer: PolicyTrainer, inputs: list[dict[str, Any]]) -> Generation
 def draw_kept(trainer: PolicyTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> GenerationBatch:
     """TRL's generation batch for `inputs`, this rank's rows, with dropped groups drawn anew under `plan`.
 
-    `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
+    `name` distinguishes several rollouts of one optimizer step. Logs the loop's names; TRL's own metrics stay those of the
     first draw, a sample of what the policy does with the prompts of the sampler.
     """
     outputs, rewards, seen, tokens = _draws(trainer, inputs, plan, name)

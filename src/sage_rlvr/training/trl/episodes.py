@@ -90,7 +90,7 @@ def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedToke
 
     problems: those that the column `problem` of the rows numbers. tokenizer: the policy's; with it special tokens that an answer
     spells out stay text. TRL generates, calls the tool, masks its answers, and asks the
-    environment for its reward, `Verdict.reward` of the turns; a policy that never says anything earns 0.
+    environment for its reward, `Verdict.reward` of the turns; a policy that never writes anything gets 0.
     """
 
     class TaskEnvironment:

@@ -24,7 +24,7 @@ from sage_rlvr.training.engines import check_sizes, guide_refusals, refuse_all
 from sage_rlvr.training.trl.arguments import PART, grpo_config, making
 from sage_rlvr.training.trl.release import check_release
 
-OWN = ("guide", "method", "source", "base_model", "audit")  # SageTrainer's keywords beside those of GRPOTrainer
+OWN = ("guide", "method", "source", "base_model", "audit")  # SageTrainer's keywords in addition to those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 # Terms of TRL's loss that no method here has, by the value that leaves them out.

@@ -3,7 +3,7 @@
     rows of this process -> calls of TRL's rollout, left before it scores -> HeldOut (row, completion, ids, cut) -> rewards
 
 Nothing of the training changes: the generators of random numbers, the training mode of every module, TRL's metrics and sampling
-settings are restored. No completion is scored by a forward pass: TRL does that behind the point at which its rollout is left.
+settings are restored. No completion is scored by a forward pass: TRL does that after the point at which its rollout is left.
 Tools, environments, a `rollout_func` and images are those of the training, since the rollout is.
 """
 
@@ -33,7 +33,7 @@ from sage_rlvr.training.trl.versions import INSTALL_TESTED
 from sage_rlvr.verifiers.foreign import NOT_COLUMNS
 
 Reward = Callable[..., Any]
-PADDING = -1  # in place of a row where this process has fewer than the others
+PADDING = -1  # instead of a row, if this process has fewer than the others
 NEW_ENVIRONMENTS = "self.environment_factories[name]()"  # in TRL's source: as many environments as a call has completions
 ASYNC = "trl.experimental.async_grpo"
 SEAMS = {  # methods of TRL's trainers, and what their source must contain
@@ -52,7 +52,7 @@ class HeldOut:
     """One completion of a held-out row.
 
     row: its number. prompt, completion: text or messages, as TRL gives them to a reward, with images and an environment's first
-    observation. environment: the instance in which it was drawn, if there is one; more: columns that a `rollout_func` returned.
+    observation. environment: the instance in which it was sampled, if there is one; more: columns that a `rollout_func` returned.
     """
 
     row: int
@@ -122,7 +122,8 @@ def returned_names(function: Any) -> list[str]:
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner` with other values for a while; a method's replacement leaves no attribute of the instance behind."""
+    """Attributes of `owner` with other values for a while; a method's replacement does not remain as an attribute of the
+    instance."""
     before = {name: getattr(owner, name) for name in values}
     of_class = [name for name in values if name not in vars(owner)]
     try:
@@ -184,7 +185,7 @@ def at_temperature(trainer: Any, temperature: float) -> Iterator[None]:
 def _generating_at(trainer: Any, temperature: float) -> Iterator[None]:
     if trainer.use_vllm:
         generator, options = trainer.vllm_generation, trainer.vllm_generation.generation_kwargs
-        if "temperature" in options:  # of GRPOConfig.generation_kwargs, which stand above the field
+        if "temperature" in options:  # of GRPOConfig.generation_kwargs, which override the field
             options = options | {"temperature": temperature}
         with replaced(generator, temperature=temperature, generation_kwargs=options):
             yield
@@ -210,7 +211,7 @@ def share_of(rows: int, rank: int, world: int) -> list[int]:
 
 
 def calls_of(rows: Sequence[int], n: int, batch: int) -> list[tuple[list[int], int]]:
-    """(rows, completions of each) for every call of the generator: whole rows where n fits into a batch, else a row in pieces."""
+    """(rows, completions of each) for every call of the generator: complete rows if n fits into a batch, else a row in pieces."""
     if n <= batch:
         width = batch // n
         return [(list(rows[first : first + width]), n) for first in range(0, len(rows), width)]
@@ -224,7 +225,7 @@ def batch_of(trainer: Any, n: int, rows: int) -> int:
 
 
 class _Drawn(Exception):
-    """Raised in place of TRL's scoring of a rollout, once it is drawn."""
+    """Raised instead of TRL's scoring of a rollout, once it is sampled."""
 
 
 def rollout(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

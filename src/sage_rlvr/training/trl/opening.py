@@ -33,7 +33,7 @@ def to_stderr(line: str) -> None:
 
 
 def open_training(trainer: PolicyTrainer, resumed: Any) -> None:
-    """Print the opening of `trainer`, on the first rank alone. resumed: what `train` was given as resume_from_checkpoint."""
+    """Print the opening of `trainer`, only on the first rank. resumed: resume_from_checkpoint of `train`."""
     if not trainer.is_world_process_zero():
         return
     begin = steps_before(resumed)
@@ -59,7 +59,7 @@ def audit_rewards(trainer: PolicyTrainer, options: Mapping[str, Any]) -> None:
 
 
 def steps_before(resumed: Any) -> int:
-    """The optimizer steps behind a checkpoint-N; 1 for one of another name, 0 without one."""
+    """The optimizer steps of a checkpoint-N; 1 for one of another name, 0 without one."""
     if not resumed:
         return 0
     number = Path(str(resumed)).name.rpartition("-")[2]

@@ -66,7 +66,7 @@ class PassAtK(TrainerCallback):
     batch_size: completions per process in one call of the generator (default: per_device_eval_batch_size; with vLLM all of them).
     arm: a name for the rows of this run.
 
-    After the last step it prints the verdict on these rows, what `compare` says of the base and the last evaluation. Logs
+    After the last step it prints the verdict on these rows, that of `compare` on the base and the last evaluation. Logs
     eval_passk/pass@1, pass@2, ... and the metrics of docs/reference/metrics.md; those of the base at another temperature as
     eval_passk_T0.6/pass@1. An evaluation that is stored is not made twice, so a resumed run continues.
     """
@@ -264,7 +264,7 @@ def _metrics(rows: Sequence[Mapping[str, Any]] | None, ks: Sequence[int]) -> dic
 
 
 def _without_images(value: Any) -> Any:
-    """The value with a digest in place of each image, whose text is an address in memory."""
+    """The value with a digest instead of each image, whose text is an address in memory."""
     if isinstance(value, Mapping):
         return {name: _without_images(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -274,7 +274,7 @@ def _without_images(value: Any) -> Any:
 
 
 def _checked_rows(rows: Any, trainer: Any) -> list[Mapping[str, Any]]:
-    """The held-out rows as a list; DataError without any, or where a row cannot be sampled."""
+    """The held-out rows as a list; DataError without any, or if a row cannot be sampled."""
     count = len(rows) if isinstance(rows, Sized) else None
     if count is None:
         first = "pass a loaded dataset or a list, such as list(dataset.take(64))."

@@ -19,7 +19,7 @@ from sage_rlvr.models.answer_substitution import Span
 Inputs = dict[str, Any]
 """A batch of TRL by its own names, and this package's additions under names that begin with sage_."""
 ReferenceAnswer = Callable[[Mapping[str, Any], str], tuple[str, Span | None]]
-"""A row of the data and a completion's text -> the right answer, and where the completion's own stands (None: it has none)."""
+"""A row of the data and a completion's text -> the right answer, and the place of the completion's own (None: it has none)."""
 
 
 class TrlTrainer(Protocol):
@@ -32,7 +32,7 @@ class TrlTrainer(Protocol):
     """The policy, wrapped by accelerate; `accelerator.unwrap_model` gives the `PreTrainedModel` or the `PeftModel`."""
     ref_model: Any
     processing_class: Any
-    """The tokenizer, or a processor that holds it."""
+    """The tokenizer, or a processor that contains it."""
     train_dataset: Any
     reward_funcs: list[Any]
     reward_func_names: list[str]

@@ -318,7 +318,7 @@ def _settle_adapters(trainer: PolicyTrainer, choice: _Choice) -> str:
 
 
 def _prepared(trainer: PolicyTrainer, choice: _Choice, model: Any) -> PreTrainedModel:
-    """A reference of its own beside adapters, made ready as TRL makes the one of full fine-tuning."""
+    """A separate reference model for a policy with adapters, prepared as TRL prepares the one of full fine-tuning."""
     args, policy = trainer.args, model.get_base_model()
     if sharded(trainer) or args.cast_lm_head_to_fp32:
         raise ConfigError(
@@ -371,7 +371,7 @@ def _check_movable(reference: Reference) -> None:
 
 
 def check_start(trainer: ReferencedTrainer, kl: float) -> None:
-    """ConfigError if at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
+    """ConfigError if at step 0 the reference should be the policy and `kl`, the raw KL in nats, is more than rounding."""
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
         return

@@ -25,7 +25,7 @@ from sage_rlvr.training.trl.reference_model import sharded
 
 def reference_answer_of(rewards: Any) -> ReferenceAnswer | None:
     """The `reference_answer` of the first reward function that has one: of a row of the data and a completion's text, the right
-    answer, and where the completion's own stands."""
+    answer, and the place of the completion's own."""
     functions = (getattr(one, "reference_answer", None) for one in (rewards if isinstance(rewards, list) else [rewards]))
     return next(filter(None, functions), None)
 
@@ -55,14 +55,15 @@ def initial_of(trainer: PolicyTrainer) -> PreTrainedModel | None:
 
 @torch.no_grad()
 def pay(trainer: PolicyTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
-    """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
+    """The rewards (P, G) of all ranks instead of `verdicts` (P, G). The support, which a rollout plan reads, is put into
+    `output`, this rank's rows."""
     assert trainer.method is not None and trainer.method.reward_source is not None
     computed = _source_rewards(trainer, trainer.method.reward_source, output, rows)
     output["sage_support"] = computed.support
     shares: list[Tensor] = [trainer.accelerator.gather(one).reshape(verdicts.shape) for one in (computed.rewards, computed.support)]
     rewards, support = shares
     metrics = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
-    if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of everything drawn
+    if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of all sampled groups
         dead = (rewards == rewards[:, :1]).all(dim=1).float().mean()
         metrics |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": float(dead)}
     for name, value in metrics.items():

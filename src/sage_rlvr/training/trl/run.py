@@ -3,7 +3,7 @@
     recipe -> GRPOConfig, rows, reward -> SageTrainer.train() -> metrics.jsonl, trl/checkpoint-N, policy/
 
 The generated world and data sets alike. One process, or several under torchrun or accelerate launch, of which the first
-writes. Checkpoints are TRL's own with a manifest of this package beside their files, so that a torn one is passed over.
+writes. Checkpoints are TRL's own with a manifest of this package, so that an incomplete one is passed over.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def train(
 ) -> int:
     """Train to `config.steps` from the newest complete checkpoint, if there is one. Returns the step reached.
 
-    run: the run directory's record on the rank that writes, None elsewhere; folder: its path, on all ranks; say: where
-    the lines go that a reader should see before the run (the reference, what the model reads); base: what `base_samples` holds.
+    run: the run directory's record on the rank that writes, None elsewhere; folder: its path, on all ranks; say: called
+    with lines for the user before the run (the reference, the prompt as the model reads it); base: of `build`.
     """
     out = folder / "policy"
     before_a_run(config, run, out)
@@ -99,7 +99,7 @@ def build(
 ) -> SageTrainer:
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
     samples = checked_base(config.method, base_samples)
-    set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
+    set_seed(config.seed)  # an adapter's initial weights come from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
     where = source_of(config.model)
     refuse(
@@ -144,14 +144,14 @@ def build(
     unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
     instead = "set it to never, or train in bf16 without DeepSpeed"
     refuse((skip != "never" and unable, f"updates.skip_without_signal = {skip}: {unable} takes every optimizer step; {instead}"))
-    trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
+    trainer.objective_may_change = True  # run.json has the recipe, and only --fork lets another one continue
     return trainer
 
 
 def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """kind(**arguments) for this machine, of which `given` are the recipe's engine.args.
 
-    bf16 arithmetic where a GPU has it, float32 on a CPU, unless the recipe says otherwise. ConfigError for an argument that
+    bf16 arithmetic on a GPU that has it, float32 on a CPU, unless the recipe sets another one. ConfigError for an argument that
     TRL does not take.
     """
     check_fields(kind, given)
@@ -167,7 +167,7 @@ def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any
 
 
 def longest_prompt(where: str, completion: int) -> int | None:
-    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None if it says none."""
+    """Tokens that a policy's window leaves for a prompt if a completion has full length; None if the model declares no window."""
     config = AutoConfig.from_pretrained(adapter_base(Path(where).expanduser()) or where)
     window = getattr(config, "max_position_embeddings", None)
     return None if window is None else window - completion
@@ -232,7 +232,7 @@ def rows_and_reward(
     config: TrainConfig, where: str, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]
 ) -> tuple[Dataset, MathReward | TaskReward]:
     """The prompts of a recipe as rows, and what judges completions: of a data set by the column answer, of any other task
-    as on the loop engine, where a row's problem is its number. Says and checks what the model reads, where it reads messages.
+    as on the loop engine, where a row's problem is its number. If the model reads messages, the prompt is checked and shown.
     """
     form: PromptFormat | None
     reward: MathReward | TaskReward

@@ -5,7 +5,7 @@
 The stage of SAGE, arXiv 2605.18864, E.2 and Table 7, on the prompts of RL (`sage_rlvr.tasks.prompts`). The released code takes the
 loss over the whole text; here the prompt is read and not learned, because RL never moves its probability and the question
 of a problem is nothing to imitate. engine.args {completion_only_loss: false} has the code's loss. Killed at any instant, the
-same command continues from the last complete checkpoint (TRL's own, with a manifest beside its files).
+same command continues from the last complete checkpoint (TRL's own, with a manifest).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from sage_rlvr.training.trl.callbacks import (
 from sage_rlvr.training.trl.opening import RECIPE, setting_on_trl
 from sage_rlvr.training.trl.run import configured, load, peft_config
 
-ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
-FINISHED = "finished.json"  # written last, and says where the policy lies
+ADAPTER = "adapter"  # LoRA: the folder of the adapter, in addition to the merged policy
+FINISHED = "finished.json"  # written last; has the place of the policy
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 # Field of SFTConfig -> the key of the recipe that sets it.
@@ -174,7 +174,7 @@ def run_facts(config: FinetuneConfig) -> dict[str, Any]:
 
 
 def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
-    """The trainer of a recipe: rows, tokenizer, model and arguments. Says what the model will see; trains nothing."""
+    """The trainer of a recipe: rows, tokenizer, model and arguments. Prints what the model will read; trains nothing."""
     arguments = sft_arguments(config, str(folder), world_size())
     form = format_of(config.data)
     rows = load(config.data, solutions=True, say=say)
@@ -187,7 +187,7 @@ def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
     selected = select(rows, tokens.tokenizer, form, config, say)
     say(str(selected))
     dry_render(tokens.tokenizer, selected.rows, form, config.max_length // 2, strict=True, options=options, say=say)
-    set_seed(config.seed)  # the adapter's first weights are drawn from the global generator
+    set_seed(config.seed)  # the adapter's initial weights come from the global generator
     return _Trainer(
         model=model,
         args=configured(SFTConfig, arguments, config.engine.args),
@@ -208,7 +208,7 @@ def first_row(trainer: SFTTrainer) -> str:
 
 
 def _absolute(model: str) -> str:
-    """A local folder by its whole path, which an adapter's record keeps; anything else as it is."""
+    """A local folder by its full path, which an adapter's record keeps; anything else as it is."""
     return str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
 
 
@@ -238,10 +238,10 @@ def select(
     config: FinetuneConfig,
     say: Say = tell,
 ) -> Selected:
-    """The rows to learn from as prompt and completion, by the filter of the paper's E.2, and how many fell to what.
+    """The rows to learn from as prompt and completion, by the filter of the paper's E.2, and how many rows each rule removed.
 
-    Kept: a number as the answer (with numeric_answers), a prompt of at most max_length / 2 tokens, and a demonstration that fits
-    into max_length whole. DataError if none is left.
+    A row is kept if its answer is a number (with numeric_answers), its prompt has at most max_length / 2 tokens, and prompt and
+    demonstration fit into max_length. DataError if none is left.
     """
     # E.2 limits the prompt to half of the length. The released code limits prompt and solution together to that half, which
     # leaves out most long solutions; the paper's words are followed. They would let a demonstration be cut off at
@@ -287,7 +287,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def agree(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Tell a model its tokenizer's end and pad tokens; end tokens that its generation_config named already stay."""
+    """Set a model's end and pad tokens to those of its tokenizer; end tokens in its generation_config stay."""
     declared = model.generation_config.eos_token_id
     ends = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     ends = list(dict.fromkeys([tokenizer.eos_token_id, *ends]))
@@ -309,7 +309,7 @@ class _Trainer(SFTTrainer):
         return loss
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: run.json says what was trained."""
+        """Write none: run.json has the recipe."""
 
 
 def merge(adapter: Path, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:

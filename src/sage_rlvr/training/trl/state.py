@@ -67,14 +67,14 @@ def check_objective(trainer: PolicyTrainer, checkpoint: Path) -> None:
 
 
 def restore_parts(trainer: PolicyTrainer, folder: Path) -> None:
-    """The running state of the method's parts as `save_state` kept it; CheckpointError if that of other parts lies there."""
+    """The running state of the method's parts as `save_state` wrote it; CheckpointError if it is that of other parts."""
     if trainer.method is not None and trainer.parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.parts = state_from(trainer.method.parts, tensors, str(folder))
 
 
 def restore_reference(trainer: ReferencedTrainer, folder: Path) -> None:
-    """The reference as `save_state` kept it in a checkpoint, once TRL has loaded the policy.
+    """The reference as `save_state` wrote it into a checkpoint, once TRL has loaded the policy.
 
     ConfigError if the checkpoint lacks a reference that the run had become, or where its reference was another one.
     """

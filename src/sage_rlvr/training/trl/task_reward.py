@@ -45,7 +45,7 @@ class TaskReward:
         return self.task.state_class if isinstance(self.task, ClassifiesStates) else None
 
     def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
-        """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
+        """The right answer of a row's problem, and the place of a completion's own; for rewards without a verifier."""
         problem = self.problems[row["problem"]]
         return reference(self.task, problem), self.task.answer_span(problem, text)
 

@@ -1,4 +1,4 @@
-"""SageTrainer: TRL's GRPOTrainer with log(q pi_ref) in place of log pi_ref in the loss.
+"""SageTrainer: TRL's GRPOTrainer with log(q pi_ref) instead of log pi_ref in the loss.
 
     ref_per_token_logps <- ref_per_token_logps + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
@@ -7,15 +7,15 @@ The five stages are those of training/loop.py:
     collect   `_draw`: TRL generates and judges; dynamic_sampling.py draws again what the rollout plan drops
     score     `_get_per_token_logps_and_entropies`: TRL's own forwards, recorded, under the policy and the reference
     shape     `_shape`: log q of the policy that generated the data, into the reference's log-probs
-    credit    `with_advantages` (batch.py): the method's advantages in place of TRL's
-    update    `_compute_loss`: TRL's loss, which reads both; `training_step` leaves out what has no signal
+    credit    `with_advantages` (batch.py): the method's advantages instead of TRL's
+    update    `_compute_loss`: TRL's loss, which reads both; `training_step` skips updates without a signal
 
-No line of TRL's loss is copied and, but for one scoring of a rollout where advantages read log-probs (the KL in the
-reward, a token weight) and TRL has none, no forward pass added. q comes from the policy that generated the data: where TRL
-scores the completions at generation (the policy will move before it is done with them), from that forward; elsewhere
-from the first forward of the loss, before which no optimizer step lies. It is kept in the batch, so that it holds for
-the whole update. Noise and schedules are functions of args.seed, state.global_step and the row, so a resume needs no state
-but that of the method's parts which have one; it is in the checkpoint.
+No line of TRL's loss is copied. No forward pass is added, except one scoring of a rollout if advantages read log-probs (the KL in
+the reward, a token weight) and TRL has none. q comes from the policy that generated the data: from TRL's forward at generation if
+TRL scores the completions there (because the policy will move before it is done with them), otherwise from the first forward of
+the loss, before any optimizer step. It is stored in the batch, so that it is the same for the whole update. Noise and schedules are
+functions of args.seed, state.global_step and the row, so a resume needs only the state of the method's parts, which is in the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SageTrainer(GRPOTrainer):
     `grpo_config`).
 
     Everything else is as in GRPOTrainer, including evaluation, whose KL is the KL to the unshaped reference. Logs
-    kl/to_anchor, kl/to_reference and guide/{q_mean,log_q_sum,active_frac,clamped_frac} beside TRL's metrics. Raises
+    kl/to_anchor, kl/to_reference and guide/{q_mean,log_q_sum,active_frac,clamped_frac} in addition to TRL's metrics. Raises
     ConfigError (CancellingGuide) at construction, or RuntimeError during training, if the guide would have no effect. A
     guide that depends on the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
@@ -103,10 +103,10 @@ class SageTrainer(GRPOTrainer):
     trainer, the default), "base", "snapshot@N", or a path. `base_model`: the model that "base" is loaded from, if it
     differs from the policy's. `reference_description` describes the reference in one line. `answer_key`: a function
     (row, completion text) -> the answer, or None; used by methods that compare answers. Default: the `answer_key` of
-    the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the same
-    the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose
-    rewards stand in place of the reward functions'. Default: that of the first reward function that has one.
-    `state_class`: a function of the completion so far -> the class of the state behind it, read by the guide `Place`. Default:
+    the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: a function of the
+    same -> the right answer, and (start, end) of the completion's own, None without one; read by reward sources, whose
+    rewards replace those of the reward functions. Default: that of the first reward function that has one.
+    `state_class`: a function of the completion so far -> the class of the state after it, read by the guide `Place`. Default:
     that of the first reward function that has one.
 
     `audit`: True audits the reward function on the training rows before the first step, as `sage-rlvr audit --reward` does, and
@@ -117,7 +117,7 @@ class SageTrainer(GRPOTrainer):
     reference: Reference | None  # None without a KL
     beta: float  # of TRL's loss
     objective_may_change = False  # True: a resume with another guide or method goes on with it
-    updates = UpdateConfig()  # whose `skip_without_signal` holds, of which steps without an advantage are left out
+    updates = UpdateConfig()  # its `skip_without_signal`: which steps without an advantage are left out
 
     def __init__(
         self,
@@ -380,13 +380,13 @@ class SageTrainer(GRPOTrainer):
             self.beta = plain  # TRL's evaluation reads it, and so does the next call, which has another step
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """GRPOTrainer's, with this package's names beside TRL's (callbacks.py: `NAMES`, `LOGGED`)."""
+        """GRPOTrainer's, with this package's names in addition to TRL's (callbacks.py: `NAMES`, `LOGGED`)."""
         collected = self._metrics["train" if self.model.training else "eval"]
         collected.update({name: list(values) for name, values in our_names(collected, NAMES).items()})
         super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of `sage_rlvr.training.model_card` in place of TRL's, as README.md of the output folder."""
+        """The card of `sage_rlvr.training.model_card` instead of TRL's, as README.md of the output folder."""
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ def require_verl() -> None:
     try:
         installed = version("verl")
     except PackageNotFoundError:
-        installed = ".".join(SERIES)  # missing, or a source tree on the path: the imports tell
+        installed = ".".join(SERIES)  # missing, or a source tree on the path: the imports decide
     if tuple(installed.split(".")[:2]) != SERIES:
         raise ConfigError(f"verl {installed} is not structured as in 0.9; {INSTALL}")
     try:

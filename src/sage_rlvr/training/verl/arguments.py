@@ -112,8 +112,8 @@ def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
 
 
 def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longest: int | str) -> list[str]:
-    """The words of a recipe's run in `folder`. template: a chat template in place of the tokenizer's; longest: tokens of the
-    longest prompt, or what stands for them.
+    """The words of a recipe's run in `folder`. template: a chat template instead of the tokenizer's; longest: tokens of the
+    longest prompt, or a text in a dry run, which does not know them.
 
     ConfigError for a key of engine.args that the recipe owns, and for what verl cannot do.
     """

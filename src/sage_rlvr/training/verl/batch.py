@@ -1,8 +1,8 @@
-"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Works without verl.
+"""A batch of verl in the order of the core: complete groups one after the other, without padding rows. Works without verl.
 
-verl's driver holds rows under the keys {uid}_{session}_{output}, in an order that balances its workers. `Order` says where each
-row of the core lies there; a row's number counts the prompts of the batch in the order in which they were asked, so that
-noise is a function of the seed, the step and that number, and a resume needs no state.
+verl's driver has rows under the keys {uid}_{session}_{output}, in an order that balances its workers. `Order` maps each row of the
+core to its row there. A row's number counts the prompts of the batch in the order in which they were requested, so that noise is
+a function of the seed, the step and that number, and a resume needs no state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from sage_rlvr.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """places (N,): where the core's row n lies in verl's batch of `rows` rows; owners (N,): its prompt, ascending.
+    """The rows of verl's batch in the order of the core.
 
+    places (N,): the row of the core's row n in verl's batch of `rows` rows
+    owners (N,): its prompt, ascending
     several: whether a completion came in several pieces (an agent loop with more than one output).
     """
 
@@ -37,8 +39,8 @@ class Order:
 
     @classmethod
     def of(cls, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], arrival: Mapping[str, int]) -> Order:
-        """keys and tags of a batch; arrival: uid of a prompt -> when it was asked. One that nobody asked here (restored with a
-        checkpoint) comes last."""
+        """Make the order from keys and tags of a batch. arrival: uid of a prompt -> when it was requested; prompts that were not
+        requested in this process (restored with a checkpoint) come last."""
         completions = []
         for row, (key, tag) in enumerate(zip(keys, tags, strict=True)):
             if not tag.get("is_padding", False):
@@ -134,7 +136,7 @@ def credit_batch(
             f"{method.name} on verl: an agent loop returned one completion in several pieces, which cannot be "
             "compared; use a guide with verl's own objective (sage.guide without sage.method)"
         )
-    parts = [rows for rows in order.groups() if rows.shape[1] > 1]  # one completion alone has nothing to be compared to
+    parts = [rows for rows in order.groups() if rows.shape[1] > 1]  # a single completion cannot be compared
     if len(parts) > 1 and (bool(state) or method.advantage.couples_prompts):
         raise DataError(
             f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some "
@@ -152,7 +154,7 @@ def credit_batch(
     more = sum(map(len, alone))
     credited = credit(method, rewards_of, own, shift, step, total_steps, key, state, ungrouped=more)
     values = credited.advantages if credited.advantages.dim() == 2 else credited.advantages[:, None]
-    # Off the mask 0: `advantage/zero_frac` reads whole rows, and padding may hold anything.
+    # 0 off the mask: `advantage/zero_frac` reads complete rows, and padding may contain anything.
     wide[chosen] = torch.where(own.mask, values.float(), 0.0)
     return Advantages(wide, credited.grouped, credited.state)
 

@@ -3,7 +3,7 @@
     whole model   global_step_N/actor/huggingface -> config.json, model.safetensors, tokenizer
     adapters      base_model.model.X.lora_A.default.weight there -> adapter_model.safetensors, adapter_config.json
 
-verl writes an adapter's tensors into the folder of the whole model, under names that no model has, in float32 as they were trained.
+verl writes an adapter's tensors into the folder of the full model, under names that no model has, in float32 as they were trained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A method as fields of verl's configuration, those of the table of engines, and where a command says something else.
+"""A method as fields of verl's configuration, those of the table of engines, and the fields that a command sets differently.
 
 Advantages, extras, token weights and the KL in the reward are the core's, by an estimator registered as `sage`: its
 penalty is a return-to-go and is never divided by the group's standard deviation, as `algorithm.use_kl_in_reward` would. Works
@@ -42,7 +42,7 @@ def is_clamped(anchor: Anchor | None) -> bool:
 
 
 def different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The keys under which `given` says something else than `wanted`; numbers are compared as numbers."""
+    """The keys whose values in `given` and `wanted` differ; numbers are compared as numbers."""
     return [key for key, value in wanted.items() if key in given and not same(value, given[key])]
 
 

@@ -53,7 +53,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> Objective:
     """Put the `sage` node into verl's configuration, and the fields that its method decides.
 
-    named: dotted keys that the command sets; ConfigError if one says something else than the method, and for all that
+    named: dotted keys that the command sets; ConfigError if one contradicts the method, and for all that
     `Objective.of` refuses.
     """
     there = OmegaConf.to_container(config.get("sage") or OmegaConf.create({}), resolve=True)

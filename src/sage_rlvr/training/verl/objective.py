@@ -1,6 +1,6 @@
 """The objective on verl: the `sage` node of its configuration, checked against the rest. Works without verl.
 
-    sage: {method: grpo}                 the whole objective is the method's; verl's fields say the same (`method_fields`)
+    sage: {method: grpo}                 the full objective is the method's; verl's fields agree with it (`method_fields`)
     sage: {guide: branch}                verl's own objective, whose KL in the loss gets the guide
     sage: {method: grpo, guide: branch}  the method with the guide, `sage` of it
     sage: {passk: FOLDER}                verl's own objective, unchanged; pass@k of its validations (validation.py)
@@ -63,7 +63,7 @@ class SageNode:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> SageNode:
-        """The node of a plain tree; a guide beside a method belongs to it. ConfigError names the key and its neighbor."""
+        """The node of a plain tree; a guide next to a method becomes its guide. ConfigError names the key and its neighbor."""
         tree = dict(tree)
         if tree.get("method") is not None and tree.get("guide") is not None:
             method = tree["method"]
@@ -112,7 +112,7 @@ class Objective:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any], read: Read) -> Objective:
-        """The objective of the `sage` node `tree` beside verl's configuration. ConfigError for all that is refused."""
+        """The objective of the `sage` node `tree` with verl's configuration. ConfigError for all that is refused."""
         node = SageNode.of(tree)
         _check_trainer(read)
         if node.method is None and node.guide is None:
@@ -173,7 +173,7 @@ def _check_engine(read: Read) -> None:
 
 
 def _check_fields(method: Method, read: Read) -> None:
-    """ConfigError naming every field of verl that says something else than the method."""
+    """Raise ConfigError that names every field of verl that contradicts the method."""
     limit = int(read("actor_rollout_ref.rollout.response_length"))
     wanted = method_fields(method, limit)
     if conflict := disagreement(wanted, {key: read(key) for key in wanted}):

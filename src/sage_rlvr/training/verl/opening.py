@@ -26,7 +26,7 @@ def setting_of_recipe(config: TrainConfig) -> Setting:
 
 
 def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
-    """Print the opening of one of verl's trainers, whose tokenizer and rows are loaded, behind its objective.
+    """Print the opening of one of verl's trainers, whose tokenizer and rows are loaded, after its objective.
 
     read: a key of verl's configuration.
     """
@@ -44,7 +44,7 @@ def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
 
 
 def first_prompt(tokenizer: Any, messages: Any, options: Mapping[str, Any]) -> str:
-    """A row of verl as its agent loop tokenizes it: by the chat template alone."""
+    """A row of verl as its agent loop tokenizes it: only by the chat template."""
     text = render(tokenizer, list(messages), opened=True, options=options)
     return decoded(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -1,11 +1,11 @@
 """Export of a task's problems in verl's format: `sage-rlvr export verl TASK`. Works without verl.
 
     FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info
-    FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
+    FOLDER/task.json                    the task and the identity of its problems, for the reward manager (reward.py)
 
 `reward_model.ground_truth` is the gold, as everywhere in verl (one right answer of a task that has many, "" of one that names
-none), and the number of the problem stands in `extra_info.index`. The reward manager judges by the number: the verifier is the
-task's own, with all that it knows.
+none), and the number of the problem is `extra_info.index`. The reward manager judges by the number, with the verifier of the
+task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 @runtime_checkable
 class HasGold(Protocol):
-    """A problem that holds its gold, as the rows of data sets do."""
+    """A problem that contains its gold, as the rows of data sets do."""
 
     answer: str
 

@@ -153,7 +153,7 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
 def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
     """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits.
 
-    anchor: of the method, whose guide's dose is printed behind the first step."""
+    anchor: of the method, whose guide's dose is printed after the first step."""
     if not rows.is_file():
         return read
     with open(rows, "rb") as file:
@@ -170,7 +170,7 @@ def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | Non
 
 
 def our_row(written: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names beside verl's.
+    """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names in addition to verl's.
 
     TrainingDiverged if the gradient was not finite: verl leaves that update out and goes on."""
     data = {name: value for name, value in written["data"].items() if isinstance(value, int | float)}
@@ -182,8 +182,8 @@ def our_row(written: Mapping[str, Any]) -> dict[str, Any]:
 
 def failed(log: Path) -> SageError:
     """Return the error that verl ended with: one of ours with its text, else the place of its output and its last line."""
-    # A refusal is raised in verl's driver or in an actor of Ray's on any node, which hands on the text of a traceback alone: its
-    # output is the one channel that all of them share.
+    # A refusal is raised in verl's driver or in an actor of Ray's on any node, which passes on only the text of a traceback:
+    # the output is the only channel that all of them share.
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     for line in reversed(lines):
         for kind in (ConfigError, CheckpointError):

@@ -65,7 +65,7 @@ def check_objective(objective: Objective, folder: Path) -> None:
 
 
 def restore_parts(trainer: Any, folder: Path) -> None:
-    """The parts' state as `save_state` kept it; CheckpointError if that of other parts lies there."""
+    """The parts' state as `save_state` wrote it; CheckpointError if the checkpoint has that of other parts."""
     if trainer.sage_parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.sage_parts = state_from(trainer.sage_objective.method.parts, tensors, str(folder))

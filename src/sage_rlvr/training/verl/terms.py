@@ -1,8 +1,8 @@
 """Fields of verl that change its loss or its sampling and that no method here has, as data. Works without verl.
 
-    beside a method    NEUTRAL: another value raises ConfigError. HONORED: stands in the objective's words
-    with a guide alone verl's loss is verl's own: ALWAYS, and each field of OWN that differs from verl's default, stand in the words
-    under both         `policies`: what pi_old and q are of where it is not the policy that sampled; `ignored`: what verl drops
+    with a method       NEUTRAL: another value raises ConfigError. HONORED: part of the text of the objective
+    with only a guide   the loss is verl's own: the text has ALWAYS, and each field of OWN that differs from verl's default
+    with either         `policies`: the policy of pi_old and q, if it is not the one that sampled; `ignored`: fields that verl drops
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEUTRAL: dict[str, Any] = {
     f"{ROLLOUT}.ignore_eos": False,
     "actor_rollout_ref.model.mtp.enable_train": False,  # adds a loss of its own
 }
-# Printed beside a method.
+# Printed with a method.
 HONORED: dict[str, Any] = {
     f"{CORRECTION}.rollout_is": None,
     f"{CORRECTION}.rollout_is_threshold": 2.0,
@@ -43,7 +43,7 @@ OWN: dict[str, Any] = {
     **HONORED,
     f"{CORRECTION}.loss_type": "ppo_clip",
     f"{ROLLOUT}.temperature": 1.0,
-    f"{ROLLOUT}.top_p": 1.0,  # with a method a run says so: `engines.SAMPLING`
+    f"{ROLLOUT}.top_p": 1.0,  # a run with a method prints it: `engines.SAMPLING`
     f"{ROLLOUT}.top_k": -1,
     "algorithm.filter_groups.enable": False,
     "algorithm.filter_groups.metric": "reward",

@@ -1,4 +1,4 @@
-"""verl's PPO trainers with log(q pi_ref) in place of log pi_ref in the loss, and with the advantages of this package.
+"""verl's PPO trainers with log(q pi_ref) instead of log pi_ref in the loss, and with the advantages of this package.
 
     ref_log_prob <- ref_log_prob + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
@@ -65,14 +65,14 @@ SEAMS = {
     "_load_checkpoint": [],
 }
 FIELDS = ("ref_log_prob", "old_log_probs", "entropy", "response_mask", "rm_scores", "prompts")
-Trainer: Any = object  # which of verl's trainers it is, `sage_trainer` says
+Trainer: Any = object  # one of verl's trainers, chosen by `sage_trainer`
 Advantages = Callable[[Tensor, Tensor], Tensor]  # token_level_rewards (rows, T), response_mask (rows, T) -> (rows, T)
 _now: list[Advantages] = []  # what the estimator computes with while verl asks for advantages
 
 
 def install() -> None:
-    """Put shaped trainers in place of verl's, under their own names (verl compares a mode's name in six places), and the
-    estimator beside its own. In the process of the task runner."""
+    """Replace verl's trainers by shaped ones of the same names (verl compares a mode's name in six places), and register the
+    estimator. Called in the process of the task runner."""
     for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
         if not issubclass(base, Shaping):  # a second `install` in one process would shape twice
             trainer_base.TRAINER_REGISTRY[name] = sage_trainer(base)
@@ -81,7 +81,7 @@ def install() -> None:
 
 
 def estimator(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, **more: Any) -> tuple[Tensor, Tensor]:
-    """verl's signature: advantages and returns (rows, T) of the batch that the trainer holds; `RuntimeError` outside of it."""
+    """Advantages and returns (rows, T) of the trainer's current batch, with verl's signature; `RuntimeError` outside of it."""
     if not _now:
         raise RuntimeError(f"algorithm.adv_estimator = {ESTIMATOR} needs the trainer of `python -m sage_rlvr.verl`")
     advantages = _now[-1](token_level_rewards, response_mask) * response_mask
@@ -204,7 +204,7 @@ class Shaping(Trainer):
             check_objective(self.sage_objective, folder)
             restore_parts(self, folder)
 
-    # ---- ours alone
+    # ---- only ours
 
     @property
     def _key(self) -> Key:
@@ -228,7 +228,7 @@ class Shaping(Trainer):
         made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, self._key)
         self._held = (list(batch.keys), order, signals, made)
         if not is_flat(anchor.guide):
-            # In float32, whatever the workers computed in: log q is a small number beside log pi_ref.
+            # In float32, whatever the workers computed in: log q is small compared with log pi_ref.
             reference = order.back(anchor_logps(signals.require("ref_logps", "the anchor"), made.log_q))
             nested = response_to_nested(reference, own["response_mask"])
             fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))

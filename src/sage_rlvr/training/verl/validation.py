@@ -27,7 +27,11 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run evaluates. temperatures: of the base, beside that of the validations; settings: common to a folder's files."""
+    """Settings of the evaluations of a run.
+
+    temperatures: further ones for the base, besides that of the validations
+    settings: common to all files of a folder
+    """
 
     folder: Path
     temperature: float
@@ -36,7 +40,7 @@ class Settings:
 
     @classmethod
     def of(cls, folder: str, temperatures: Sequence[float], read: Read) -> Settings:
-        """Those of verl's configuration. ConfigError where pass@k could not be measured."""
+        """The settings in verl's configuration. ConfigError if pass@k could not be measured."""
         n, own = int(read(f"{KWARGS}.n") or 1), float(read(f"{KWARGS}.temperature") or 0.0)
         before = bool(read("trainer.val_before_train"))
         refuse(
@@ -106,7 +110,7 @@ class Validation:
         trainer.agent_loop_manager = Noting(manager, self.problems)
         if heat != self.settings.temperature:
             _set_temperature(manager, heat)
-            if own:  # verl's own dump is named after the step alone
+            if own:  # verl's own dump is named only after the step
                 trainer.config.trainer.validation_data_dir = f"{own}/T{heat:g}"
         try:
             metrics = validate()

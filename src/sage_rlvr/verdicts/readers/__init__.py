@@ -11,7 +11,7 @@ counts.
 A reader is chosen by the content of a file: `needs` are keys of its first row, columns of its table or members of its archive.
 Other readers are registered by `--plugin FILE.py` or by an entry point of the group `sage_rlvr.readers`.
 
-The formats of programs stand in formats.py. Read rows.py first (the contents of a row, and counts from rows), then evaluation.py
+formats.py lists the formats of other programs. Read rows.py first (the contents of a row, and counts from rows), then evaluation.py
 (a file to its counts), file.py (the containers), then any reader.
 """
 

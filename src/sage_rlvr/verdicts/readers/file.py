@@ -317,7 +317,7 @@ class RowFile:
 
 
 HELD: ContextVar[Mapping[Path, RowFile]] = ContextVar("HELD", default=MappingProxyType({}))
-"""Objects in memory that are read like files, by the path that stands for them (`api.objects`)."""
+"""Objects in memory that are read like files, by a path that is not on the disk (`api.objects`)."""
 _LOADS = json.JSONDecoder(object_pairs_hook=object_of).decode
 """Parse a JSON text. NaN is accepted: a later check names its field. Raises ValueError for a key that occurs twice."""
 

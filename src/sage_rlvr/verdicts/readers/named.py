@@ -19,7 +19,7 @@ from sage_rlvr.verdicts.readers.rows import COLUMNS, GROUPED, KNOWN, OF_ONE_ARM,
 SCORES = ("correct", "score")
 COUNTED = ("correct", "score", "c")
 KEPT = (*GROUPED, *OF_ONE_ARM, *OF_ONE_PROBLEM)
-"""Columns that `--fields` need not name: they tell sets of samples and problems apart in every file."""
+"""Columns that `--fields` need not name: they distinguish sets of samples and problems in every file."""
 WORDS = "write NAME=COLUMN, for example id=question_id,correct=is_correct,text=response"
 
 
@@ -100,7 +100,7 @@ def rows_with(
 
 
 def at(tree: Mapping[str, Any], path: str) -> Any:
-    """The value at a path; a list of values behind a list of objects, None if there is none."""
+    """The value at a path; a list of values for a list of objects, None if there is none."""
     if path in tree:
         return tree[path]
     head, slash, rest = path.partition("/")

@@ -45,8 +45,12 @@ def samples(file: RowFile, choice: Choice) -> FileRows:
 
 
 class _Scores:
-    """The scores of a file while it is read. seen: all of them; maybe: which of them are scores only if they are truth values or
-    numbers from 0 to 1, and whether all so far are; counted: which counted in some row; apart: which of `maybe` differ from it."""
+    """The scores of a file while it is read.
+
+    seen: all of them
+    maybe: those that are scores only if they are truth values or numbers from 0 to 1, and whether all values so far are
+    counted: those that counted in some row
+    apart: those of `maybe` that differ from the score that counts"""
 
     def __init__(self, file: RowFile, choice: Choice) -> None:
         self.file, self.choice = file, choice

@@ -1,4 +1,4 @@
-"""The registry of readers, and what a reader is given: the choice of the score and of the columns."""
+"""The registry of readers, and the options that a reader gets: the choice of the score and of the columns."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Choice:
     floor: the chance floor
     unscored: how completions without a score count; None raises an error for them
     fields: own name -> column of every file (`--fields`); {} for files of known formats
-    judge: what marks the completions; None for the scores of the files
+    judge: the judge that marks the completions; None if the scores of the files count
     common: whether problems that some sides lack are left out
     used: the name that a reader took
     others: the names that it did not take
-    words: what `used` means, "" for its name
+    words: a description of `used`, "" if its name is used
     notes: sentences on the file
     """
 

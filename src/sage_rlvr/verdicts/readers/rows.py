@@ -31,10 +31,10 @@ from sage_rlvr.verdicts.stats.arrays import Ints
 
 MOST_COUNTED = 1_000_000  # samples of one problem
 TEXTS = ("answer", "text", "prompt", "gold")
-GROUPED = ("arm", "task", "seed", "step", "temperature")
-COLUMNS = tuple(SAMPLE)
+GROUPED = ("arm", "task", "seed", "step", "temperature")  # the fields of a `Group`
+COLUMNS = tuple(SAMPLE)  # optional fields of a sample
 LISTS = ("texts", "answers", "requests", "cut")  # the same as columns of a `CountTable`
-BESIDE = ("gold", "prompt", "document", "keys", "cluster", "chance")
+BESIDE = ("gold", "prompt", "document", "keys", "cluster", "chance")  # optional fields of a problem
 OF_ONE_ARM = ("model", "model_name", "model_path", "checkpoint")
 """Columns that distinguish policies: one value in a set of samples."""
 OF_ONE_PROBLEM = (

@@ -293,7 +293,7 @@ def _against_half(interval: Interval, fewest: int) -> Outcome:
 @dataclass(frozen=True)
 class _Units:
     """Units that are resampled, with curves over K values of k. a, b: mean curves (K,); n: units; rows: the curves of both,
-    (n, K) each, in chunks, as often as called; shares: whether `share_difference` judges them."""
+    (n, K) each, in chunks, from the start at each call; shares: whether `share_difference` judges them."""
 
     a: Floats
     b: Floats

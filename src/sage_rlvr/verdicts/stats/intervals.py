@@ -131,9 +131,8 @@ def seeds_reach(scatter: ArrayLike, other: ArrayLike, seeds: int, q: float) -> A
     """Half-width of the interval of a mean over training seeds whose values also have another error in common.
 
     scatter: standard error of the mean from the scatter between seeds, S - 1 degrees of freedom. other: half-width of the other
-        error separately, at the same level: from the choice of problems (`OverProblems.reach`), or from a control's samples. q:
-        0.975 for
-    95 %; a small q, which is exact in the far tail, gives the same as 1 - q.
+        error separately, at the same level: from the choice of problems (`OverProblems.reach`), or from a control's samples.
+    q: 0.975 for 95 %; a small q, which is exact in the far tail, gives the same as 1 - q.
 
     The two half-widths add up in quadrature (Howe 1974; Zou and Donner 2008, "MOVER"). With three seeds one t quantile for both
     errors together is 1.4 times as wide if they are equal, 2.2 times if only the other one exists; Welch's degrees of
@@ -151,7 +150,7 @@ class OverProblems:
     means, variances: of both arms
     covariance: of both arms
     spread, third: variance and third central moment of a - b
-    seen: whether a bootstrap over problems would be trusted (`bootstrap_sees`), so that Student's t is
+    seen: whether a bootstrap over problems would be trusted (`bootstrap_sees`), and so Student's t is used
     shares: whether the scores are shares
     """
 
@@ -179,8 +178,8 @@ class OverProblems:
         )  # fmt: skip
 
     def reach(self, level: float) -> tuple[Floats, Floats]:
-        """How far the interval of mean(a) - mean(b) over problems reaches (below, above) it: `difference_reach` of shares,
-        Student's t for other scores and if many problems carry the difference."""
+        """The half-widths (below, above) of the interval of mean(a) - mean(b) over problems: those of `difference_reach` for
+        shares, Student's t for other scores and if many problems carry the difference."""
         student = float(t_ppf((1 + level) / 2, self.n - 1)) * np.sqrt(self.spread / self.n)
         if not self.shares:
             return student, student
@@ -298,15 +297,15 @@ def difference_reach(
     *,
     level: float = 0.95,
 ) -> tuple[Floats, Floats]:
-    """How far the interval of mean(a) - mean(b), a and b shares of the same n problems, reaches (below, above) it; third:
-    third central moment of a - b.
+    """The half-widths (below, above) of the interval of mean(a) - mean(b), a and b shares of the same n problems. third: third
+    central moment of a - b.
 
     below^2 = x^2 - 2 r x y + y^2 with x = mean(a) - low(a), y = high(b) - mean(b) of `share_limits`, above^2 likewise from
     the other ends (Newcombe 1998, method 10; Zou and Donner 2008). r is the correlation of a and b over problems, times
     n / (n + 1/2), so that equal shares do not give certainty. Neither is below Student's t_{n-1} sqrt(var(a - b) / n): if one
     policy scores twice the other on the same few problems, the long arm of one share and the short arm of the other would cancel
-    (coverage 0.91 on the world "out of reach"). And neither is below `skewed_reach`: if only one policy solves a few problems,
-    others of their kind were not drawn (0.90 to 0.93 on the worlds "alone on").
+    (coverage 0.91 on the world "out of reach" of `lab.stress.interval_coverage`). And neither is below `skewed_reach`: if only
+    one policy solves a few problems, others of their kind were not drawn (0.90 to 0.93 on the worlds "alone on").
     """
     (a, b), (va, vb) = (np.asarray(m, dtype=float) for m in means), (np.asarray(v, dtype=float) for v in variances)
     spread = np.maximum(va + vb - 2 * np.asarray(covariance, dtype=float), 0.0)
@@ -321,7 +320,7 @@ def difference_reach(
 
 
 def skewed_reach(var: ArrayLike, third: ArrayLike, n: int, *, level: float = 0.95) -> Floats:
-    """How far above the mean of n gaps in [-1, 1] its interval reaches, by their variance and third central moment. Arrays
+    """The upper half-width of the interval of the mean of n gaps in [-1, 1], from their variance and third central moment. Arrays
     broadcast.
 
     A mean of few like gaps is a Poisson count of gaps of one size: g = third / var and c = n var / g^2 of them have this

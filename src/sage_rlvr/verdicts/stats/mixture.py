@@ -29,7 +29,7 @@ SLACK = 1e-7  # in pass@k, at which the weights are good enough
 ROUNDS = 200
 NEAR = (0.25, 0.5, 0.75)  # how far from the best mixture toward each policy the interval searches
 HALFWAY = (0.5,)
-WAYS = 2  # to part the samples of policies at random, each half choosing once
+WAYS = 2  # random splits of the samples of policies into halves; each half chooses once
 
 
 @dataclass(frozen=True, kw_only=True)

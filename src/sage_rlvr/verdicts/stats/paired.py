@@ -49,7 +49,7 @@ LEAST_LOG_P = -690.0
 """Logarithm of the smallest p that is distinguished from 0."""
 MOST_LOG_P = -1e-6
 LEAST_LOG_P_OF_PROBLEMS = -27.0
-"""The same if 1 - p is a level of limits over problems."""
+"""The same for the choice of problems, whose limits at the level 1 - p lose their digits for a smaller p."""
 Outcome = Literal["better", "worse", "tied", "unknown"]
 Level = Literal["problems", "training seeds"]
 SEEDS = "training seeds"
@@ -439,7 +439,7 @@ class _Known:
         self.error = error
 
     def reach(self, p: float) -> tuple[float, float]:
-        """How far it reaches below and above at the level 1 - p."""
+        """Half-widths below and above at the level 1 - p."""
         half = -float(norm_ppf(p / 2)) * self.error if self.error else 0.0
         return half, half
 
@@ -456,7 +456,7 @@ class _Problems:
         self.moments = OverProblems.of(left, right, shares=shares)
 
     def reach(self, p: float) -> tuple[float, float]:
-        """How far it reaches below and above at the level 1 - p."""
+        """Half-widths below and above at the level 1 - p."""
         below, above = self.moments.reach(1 - p)
         return float(below), float(above)
 
@@ -486,7 +486,7 @@ class _Parts:
     seeds: int
 
     def reach(self, p: float) -> tuple[float, float]:
-        """How far the interval of the level 1 - p reaches below and above the mean, but for `least`."""
+        """The half-widths of the interval at the level 1 - p, below and above the mean, before `least` is applied."""
         below, above = (float(seeds_reach(self.scatter, x, self.seeds, p / 2)) for x in self.other.reach(p))
         return below, above
 
@@ -525,8 +525,8 @@ def _p_over_seeds(parts: _Parts) -> float:
 
 
 def _detectable_over_seeds(parts: _Parts, level: float) -> float:
-    """`detectable` if seeds also have another error: both parts in quadrature, as in `seeds_reach`; with `least` as the
-    half-width, at least what the errors then allow to detect."""
+    """The minimum detectable difference over training seeds: those of the scatter and of the other error in quadrature, as in
+    `seeds_reach`. If `least` is the half-width, it is at least the difference that an interval of this half-width detects."""
     alpha, root = 1 - level, math.sqrt(parts.seeds)
     least_error = parts.least / float(t_ppf((1 + level) / 2, parts.seeds - 1))
     of_least = detectable(max(parts.scatter, least_error) * root, parts.seeds, alpha=alpha)

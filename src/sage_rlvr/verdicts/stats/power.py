@@ -70,7 +70,7 @@ def fewest_units(alpha: float = 0.05) -> int:
 def least_share(n: int, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """The least difference of the right shares of n problems, each right or wrong, that a sign-flip test finds with probability
     `power`: the smallest p with P(Bin(n, p) >= `fewest_units`) >= power. Problems on which both agree are no evidence, so this
-        many are needed even if all others are on one side. Infinite for n below it."""
+    many are needed even if all others are on one side. Infinite for n below it."""
     fewest = fewest_units(alpha)
     return float(beta_ppf(power, fewest, n - fewest + 1)) if n >= fewest else math.inf
 
@@ -78,11 +78,11 @@ def least_share(n: int, *, power: float = 0.8, alpha: float = 0.05) -> float:
 def detectable_paired(
     gaps: ArrayLike, *, power: float = 0.8, alpha: float = 0.05, resamples: int = 1000, seed: int = SEED
 ) -> float:
-    """Smallest true mean difference that the rule of `compare.paired` (BCa interval and sign-flip test) finds with
+    """Smallest true mean difference that the rule of `paired.paired` (BCa interval and sign-flip test) finds with
     probability `power`, in the direction in which it is harder to find; gaps (N,) are the observed paired differences.
 
     Simulated: the centered gaps are resampled, and for each draw the smallest shift is computed at which both halves of the rule
-        detect it; the answer is the `power` quantile of these shifts. The interval's ends come from the draw's mean,
+    detect it; the answer is the `power` quantile of these shifts. The interval's ends come from the draw's mean,
     variance and skewness (Cornish-Fisher), the sign flips from all patterns up to 12 units, else from the normal law. Infinite
     below `fewest_units(alpha)`, 0 if all gaps are equal.
     """
@@ -153,7 +153,7 @@ def _moments_of(a: Floats, b: Floats, gaps: Floats) -> Floats:
 
 
 def _reach_of_shares(raw: Floats, n: int, alpha: float, *, student: bool) -> tuple[Floats, Floats, Floats]:
-    """How far the intervals of draws of n problems reach (below, above) their difference, and the standard deviation of its gaps,
+    """The half-widths (below, above) of the intervals of draws of n problems, and the standard deviation of its gaps,
     by the means raw (R, 8) of `_moments_of`. student: only Student's t, as if a bootstrap would be trusted."""
     unbiased, mean = n / (n - 1), raw[:, 5]
     spread = np.sqrt(np.maximum(raw[:, 6] - mean**2, 0.0))
@@ -257,7 +257,7 @@ def _problems_drawn(of: int, n: int) -> tuple[Floats, Floats]:
 
 
 def _odds_apart(p: Floats, x: float) -> tuple[Floats, Floats]:
-    """p (N,) inside (0, 1) with all odds multiplied, and divided, by the factor that sets the two means x < 1 apart."""
+    """p (N,) inside (0, 1) with all odds multiplied, and divided, by the factor that sets the two means at a distance x < 1."""
     logits = scipy.special.logit(p)
 
     def moved(shift: float) -> tuple[Floats, Floats]:
@@ -298,7 +298,7 @@ def _harder_side(
 
 
 def _reach_of_bca(skew: Floats, n: int, alpha: float) -> Floats:
-    """How far the BCa interval of a mean reaches below it, in standard errors (those of `intervals.bca`), by skewness."""
+    """The lower half-width of the BCa interval of a mean, in standard errors (those of `intervals.bca`), by skewness."""
     bend = skew / (6 * math.sqrt(n))  # acceleration, and to this order the median bias too
     shifted = bend - math.sqrt(n / (n - 1)) * float(t_ppf(1 - alpha / 2, n - 1))
     bent = bend + shifted / np.maximum(1 - bend * shifted, 0.05)

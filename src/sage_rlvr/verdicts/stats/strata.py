@@ -65,7 +65,7 @@ class Stratum:
 
     @property
     def outcome(self) -> str:
-        """The side of 0 on which the interval is: "higher", "lower" or "cannot be told"."""
+        """The side of 0 on which the interval is: "higher", "lower", or "cannot be told" if it includes 0."""
         return "higher" if self.difference.low > 0 else "lower" if self.difference.high < 0 else "cannot be told"
 
 

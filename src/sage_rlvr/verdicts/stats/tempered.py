@@ -7,7 +7,7 @@ that leads to one likely completion beats one that leads to many unlikely ones. 
 likeliest completion. It costs a search or a Markov chain to sample from, so it is no alternative at decoding time. It is a control:
 scores on this frontier were in the base, and RL without new knowledge could reach them.
 
-A `FrontierPoint` of this frontier has temperature 1 / power, so that all functions of `evaluation.frontier` apply to it.
+A `FrontierPoint` of this frontier has temperature 1 / power, so that all functions of `stats.frontier` apply to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """English: fields in, text out. The only code that makes sentences of comparisons and verdicts; terminal, JSON, page and GitHub's
-summary print what it returns, and no code reads that. Plain functions with the words where the numbers are.
+summary print what it returns, and no code reads that. Plain functions: the words are in the f-strings with the numbers.
 
     words.py      a number, an interval, a list, a range of k
     rows.py       rows of the list of comparisons: sentence(row), line(rows), chip(row), answer(rows)
     verdicts.py   an arm against the control: headline(verdict) and its lines; fail_on.py: the reports of `--fail-on`
-    colder.py     arms beside their base at other temperatures, or beside mixed weights
+    colder.py     arms against their base at other temperatures, or against mixed weights
     details.py    a pair in detail: the curve over k, the probability of improvement, problems kept, gained and lost; costs
     patterns.py   a reasoning pattern in the right samples of two policies
     one_file.py   a policy by itself

@@ -1,4 +1,4 @@
-"""Arms beside their base at other temperatures, and beside policies whose weights are mixed: does training do more than that?"""
+"""Arms against their base at other temperatures, and against policies whose weights are mixed: does training do more than that?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def between(rows: Sequence[Row], results: Results) -> str:
 
 
 def beside_base(one: ColderBaseComparison) -> str:
-    """The finding of an arm beside its base at the temperature with the nearest pass@1, with its numbers."""
+    """The finding of an arm against its base at the temperature with the nearest pass@1, with its numbers."""
     home, at, finding = _home(one), f"T = {one.temperature:g}", f"{one.arm}: {_finding(one)}"
     if one.finding == "too hot":
         return f"{finding} (higher so far at k = {_ks(one)}: {_pairs(one)} of {home} at {at})"
@@ -55,7 +55,7 @@ def beside_base(one: ColderBaseComparison) -> str:
 
 
 def _finding(one: ColderBaseComparison) -> str:
-    """The finding of an arm beside its base, without numbers."""
+    """The finding of an arm against its base, without numbers."""
     home = _home(one)
     words = {
         "above": f"yes, higher at k = {_ks(one)}",
@@ -73,7 +73,7 @@ def _finding(one: ColderBaseComparison) -> str:
 
 
 def _beside_weights(one: ColderBaseComparison) -> str:
-    """The finding of an arm beside mixed weights, with its numbers."""
+    """The finding of an arm against mixed weights, with its numbers."""
     place = f"share {1 - one.temperature:g}" if 0 <= one.temperature <= 1 else "the base itself"
     finding = {
         "above": f"yes, higher at k = {_ks(one)} ({_pairs(one)} at {place})",
@@ -98,7 +98,7 @@ def _pairs(one: ColderBaseComparison) -> str:
 
 
 def _facts(one: ColderBaseComparison) -> str:
-    """The scores, where they differ before correction, and what could have been detected."""
+    """The scores, the k at which they differ before correction, and the detectable difference."""
     before = {End.HIGHER_BEFORE: one.higher_before, End.LOWER_BEFORE: one.lower_before}
     ends = [f"{end} at k = {', '.join(map(str, ks))}" for end, ks in before.items() if ks]
     seen = f"detectable at k > 1: {one.detectable:.3f}" if math.isfinite(one.detectable) else ""

@@ -14,7 +14,7 @@ from sage_rlvr.verdicts.text.words import listed, many
 
 
 def lines(results: Results) -> Iterator[str]:
-    """Yield the lines for a terminal: pass@1 and the largest k first, the file, scores, the vote, what could be told, notes."""
+    """Yield the lines for a terminal: pass@1 and the largest k first, the file, scores, vote, detectable difference, notes."""
     found = portraits(results)
     for one in found:
         yield f"{_on(one, found)}{_headline(one)}"

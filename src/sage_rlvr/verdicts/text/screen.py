@@ -1,6 +1,6 @@
-"""What a terminal shows of arms that were compared by samples: everything, or the short text.
+"""Lines for a terminal about arms that were compared by samples: all of them, or the short text.
 
-The short text is the verdict, one table, and the sentences that change how both are read. It lacks no warning of the long one.
+The short text is the verdict, one table, and the sentences that change how both are read. It has every warning of the long text.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _finding(verdict: CurveVerdict, top: int) -> str:
 
 
 def _about(verdict: CurveVerdict) -> str:
-    """What the claim is about: these methods, or these checkpoints."""
+    """The scope of the claim: these methods, or these checkpoints."""
     problems = many(len(verdict.a.problems), "problem")
     if verdict.curve is None or verdict.curve.over_seeds:
         which = "these problems, whose choice is left out" if verdict.fixed else "such problems"
@@ -191,7 +191,7 @@ def _never(strata: Strata, problems: int, sorting: str, other: str, ends: Mappin
 
 
 def alone(verdict: CurveVerdict) -> Iterator[str]:
-    """Yield the line of the problems gained and lost that are told one by one."""
+    """Yield the line of the single problems that were significantly gained or lost."""
     found = verdict.unlocked
     if found.gained is None or found.lost is None:
         return
