@@ -17,8 +17,14 @@ set -euo pipefail
 : "${GPUS:?processes on each machine}"
 [ $# -ge 1 ] || { echo "usage: HEAD=... MACHINES=... MACHINE=... GPUS=... $0 SCRIPT [ARGUMENTS]" >&2; exit 2; }
 
+config=${CONFIG:-$(dirname "$0")/multinode.yaml}
+if grep -Eq "^distributed_type: *[\"']?NO\b" "$config"; then  # accelerate would start one process that knows of no other
+  echo "$config: distributed_type is NO; give one of the files beside this script, or MULTI_GPU" >&2
+  exit 2
+fi
+
 exec "${PYTHON:-python}" -m accelerate.commands.launch \
-  --config_file "${CONFIG:-$(dirname "$0")/multinode.yaml}" \
+  --config_file "$config" \
   --num_machines "$MACHINES" --machine_rank "$MACHINE" --num_processes "$((MACHINES * GPUS))" \
   --main_process_ip "$HEAD" --main_process_port "${PORT:-29500}" \
   "$@"

@@ -112,14 +112,14 @@ class Evaluations:
             if other:
                 changes = "; ".join(f"{name} was {was!r}, now {now!r}" for name, (was, now) in other.items())
                 raise ConfigError(
-                    f"PassAtK: {self.folder} holds evaluations with other settings ({changes}); pass the settings that the run "
+                    f"{self.folder} holds evaluations with other settings ({changes}); pass the settings that the run "
                     "was started with, or another folder."
                 )
             if stored:
                 return ""
         moved = self._set_aside(everything=bool(other)) if fresh else 0
         write_json_atomic(self.folder / "settings.json", dict(settings))
-        return f"PassAtK: {moved} files of an earlier run in {self.folder} were moved into earlier-*" if moved else ""
+        return f"{moved} files of an earlier run in {self.folder} were moved into earlier-*" if moved else ""
 
     def _settings(self) -> dict[str, Any]:
         path = self.folder / "settings.json"

@@ -1,6 +1,6 @@
 """summary.json: write and read rows and their design as strict JSON.
 
-format    2
+format    3
 rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
           family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers, chance, below,
           rising
@@ -40,7 +40,7 @@ from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.intervals import Interval
 from sage_rlvr.verdicts.stats.paired import PairedDifference, Reason
 
-FORMAT = 2
+FORMAT = 3
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from sage_rlvr.api.compare import compare
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.verl import validation
 from sage_rlvr.training.verl.objective import Objective, SageNode
+from sage_rlvr.training.verl.state import LATEST
 from sage_rlvr.training.verl.validation import Settings, Validation, count_rows, problem_of
 from sage_rlvr.verdicts.of_temperatures import BASE_TEMPERATURES
 
@@ -77,13 +78,18 @@ def last(folder: Path) -> Path:
 
 
 def test_a_run_from_the_start_puts_earlier_files_aside_and_a_resumed_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The third run starts from the beginning too, without a validation before its first step."""
     verl = Verl(monkeypatch, lambda heat, step: [[1.0, 0.0, 0.0, 0.0]] * 3)
-    for step, kept in ((0, 1), (5, 2), (0, 1)):
-        watch = Validation(Settings.of(str(tmp_path), (), VERL.get), lambda line: None)
+    checkpoints, folder = tmp_path / "checkpoints", tmp_path / "passk"
+    checkpoints.mkdir()
+    config = VERL | {"trainer.resume_mode": "auto", "trainer.default_local_dir": str(checkpoints)}
+    for step, done, kept in ((0, 0, 1), (5, 3, 2), (5, 0, 1)):
+        (checkpoints / LATEST).write_text(str(done))
+        watch = Validation(Settings.of(str(folder), (), config.get), lambda line: None)
         verl.global_steps = step
         watch.run(verl, lambda watch=watch: verl.validate(watch))  # type: ignore[misc]
-        assert len(list(tmp_path.glob("step-*.jsonl"))) == kept
-    assert {path.name for path in tmp_path.glob("earlier-1/*.jsonl")} == {"step-000000-T1.jsonl", "step-000005-T1.jsonl"}
+        assert len(list(folder.glob("step-*.jsonl"))) == kept
+    assert {path.name for path in folder.glob("earlier-1/*.jsonl")} == {"step-000000-T1.jsonl", "step-000005-T1.jsonl"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(-1, 2)), min_size=1, max_size=30))

@@ -230,7 +230,7 @@ class StoredParts:
     def merge(self, names: Sequence[str]) -> tuple[int, int]:
         """Merge small parts of samples; returns the number of parts before and after. names: of their columns."""
         home = self.folder / SAMPLES
-        with open(self.folder / FILE, "rb") as lock:
+        with open(self.folder / FILE, "rb+") as lock:  # NFS gives an exclusive lock to a file that is open for writing only
             fcntl.flock(lock, fcntl.LOCK_EX)  # two processes at a time would each write all of the samples
             before = len(parts_in(self.folder, SAMPLES))
             sync_folder(home)

@@ -128,15 +128,15 @@ class SampleStore:
             if self._written:
                 self._written = False
                 try:
-                    with folder.explained(self.path):
-                        self.merge()
+                    self.merge()
                 except DataError as error:
                     warnings.warn(f"{error} (The small parts of {self.path} were not merged; all samples are there.)", stacklevel=2)
 
     def merge(self) -> tuple[int, int]:
         """Merge small parts into few; returns their number before and after. No sample is lost if the process is killed. While
         another process merges, this waits."""
-        return self._parts.merge(self.columns)
+        with folder.explained(self.path):
+            return self._parts.merge(self.columns)
 
     def _agree(self, identity: Identity) -> None:
         """Raise ConfigError if the identities differ; record differences that do not affect samples."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.training.evaluations import Evaluations, JsonRows, metrics_of, named
+from sage_rlvr.training.verl.state import steps_done
 from sage_rlvr.training.verl.terms import ROLLOUT, Read
 from sage_rlvr.verdicts.stats.passk import powers
 
@@ -31,12 +32,14 @@ class Settings:
 
     temperatures: further ones for the base, besides that of the validations
     settings: common to all files of a folder
+    resumes: whether verl continues from a checkpoint
     """
 
     folder: Path
     temperature: float
     temperatures: tuple[float, ...]
     settings: dict[str, Any]
+    resumes: bool = False
 
     @classmethod
     def of(cls, folder: str, temperatures: Sequence[float], read: Read) -> Settings:
@@ -67,7 +70,9 @@ class Settings:
             "sampling": {name: read(f"{KWARGS}.{name}") for name in ("top_p", "top_k")},
             "base": None,  # its weights are at the workers: those of an earlier run in the folder are put aside
         }
-        return cls(Path(folder), own, tuple(heat for heat in dict.fromkeys(temperatures) if heat != own), common)
+        mode = read("trainer.resume_mode")
+        resumes = mode == "resume_path" or (mode == "auto" and steps_done(Path(str(read("trainer.default_local_dir")))) > 0)
+        return cls(Path(folder), own, tuple(heat for heat in dict.fromkeys(temperatures) if heat != own), common, resumes)
 
     @property
     def files(self) -> Evaluations:
@@ -91,7 +96,7 @@ class Validation:
         Its metrics, with pass@k and intervals."""
         step, settings = int(trainer.global_steps), self.settings
         if not self.begun:
-            if moved := settings.files.begin(settings.settings, fresh=step == 0):
+            if moved := settings.files.begin(settings.settings, fresh=not settings.resumes):
                 self.note(moved)
             self.begun = True
         metrics = self._evaluated(trainer, validate, step, settings.temperature)
