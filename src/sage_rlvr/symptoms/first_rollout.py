@@ -66,7 +66,7 @@ class PromptSeen:
 @dataclass(frozen=True)
 class CompletionSeen:
     """A completion of prompt number `prompt`. cut: at the length limit. reward: None if it has none, or no number. answered:
-    whether a tool or an environment wrote a part of it."""
+    whether a tool or an environment wrote a part of it. place: its number in the rollout, where two may have one text."""
 
     prompt: int
     ids: tuple[int, ...]
@@ -75,17 +75,23 @@ class CompletionSeen:
     reward: float | None = None
     raw: Any = None
     answered: bool = False
+    place: int | None = None
+
+    def call(self) -> PayCall:
+        """The completion, to be judged again."""
+        return PayCall(self.prompt, self.text, place=self.place)
 
 
 @dataclass(frozen=True)
 class PayCall:
     """A text to be judged under prompt number `prompt`. gold: the row whose gold and other columns are used instead; swap:
-    column -> the column whose value replaces it."""
+    column -> the column whose value replaces it. place: of a completion of the rollout, its number; None for any other text."""
 
     prompt: int
     text: str
     gold: int | None = None
     swap: Mapping[str, str] = field(default_factory=dict)
+    place: int | None = None
 
 
 class Payer(ABC):

@@ -137,7 +137,7 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
     )
     ends = ends_of(trainer)
     payer = Functions(trainer, rows, drawn)
-    calls = [PayCall(i // size, text) for i, text in enumerate(drawn.texts)]
+    calls = [PayCall(i // size, text, place=i) for i, text in enumerate(drawn.texts)]
     began = time.perf_counter()
     failure: Exception | None = None
     values: list[Any] = [None] * len(calls)
@@ -147,8 +147,8 @@ def first_rollout(trainer: Any, draw: int) -> FirstRollout:
         failure = error.__cause__ if isinstance(error, DataError) and isinstance(error.__cause__, Exception) else error
     price = Price(sampling=sampling, reward=time.perf_counter() - began)
     completions = tuple(
-        CompletionSeen(call.prompt, tuple(row), call.text, not row or row[-1] not in ends, number(value), value, not all(own))
-        for call, row, value, own in zip(calls, drawn.ids, values, drawn.own, strict=True)
+        CompletionSeen(call.prompt, tuple(ids), call.text, not ids or ids[-1] not in ends, number(value), value, not all(own), i)
+        for i, (call, ids, value, own) in enumerate(zip(calls, drawn.ids, values, drawn.own, strict=True))
     )
     return FirstRollout(
         names=TRL_NAMES,
@@ -344,7 +344,6 @@ class Functions(Payer):
         self.columns = tuple(name for name in rows[0] if name not in (*NOT_COLUMNS, *drawn.columns))
         self.chat = bool(drawn.replies) and not isinstance(drawn.replies[0], str)
         self.drawn, self.size = drawn, trainer.args.num_generations
-        self.places = {(i // self.size, text): i for i, text in enumerate(drawn.texts)}
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self.ids = lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -355,7 +354,7 @@ class Functions(Payer):
 
     def pay(self, calls: Sequence[PayCall]) -> list[Any]:
         rows = [self._row(call) for call in calls]
-        places = [self.places.get((call.prompt, call.text)) for call in calls]
+        places = [call.place for call in calls]
         given = {
             "prompts": [self.drawn.prompts[call.prompt * self.size] for call in calls],
             "completions": [self._reply(call.text, place) for call, place in zip(calls, places, strict=True)],

@@ -257,7 +257,7 @@ def _shifted(probe: Probe) -> Iterator[Finding]:
     best, at = own, 0
     for shift in SHIFTS:
         calls = [
-            PayCall(one.prompt, one.text, gold=(one.prompt + shift) % first.payer.rows)
+            replace(one.call(), gold=(one.prompt + shift) % first.payer.rows)
             for one in first.completions
             if one.reward is not None
         ]
@@ -287,7 +287,7 @@ def _alone(first: FirstRollout) -> list[tuple[CompletionSeen, float, float | Non
     judged, spent = [], 0.0
     for one in first.completions[:: max(1, len(first.completions) // ALONE)][: 2 * ALONE]:
         began = time.perf_counter()
-        (value,) = first.payer.pay([PayCall(one.prompt, one.text)])
+        (value,) = first.payer.pay([one.call()])
         took = time.perf_counter() - began
         judged.append((one, took, number(value)))
         spent += took
@@ -333,9 +333,9 @@ def _timeouts(first: FirstRollout) -> Iterator[Finding]:
 
 
 def _length(probe: Probe) -> Iterator[Finding]:
-    some = [one for one in probe.first.completions if one.text.strip() and one.reward is not None][: 2 * ROWS]
+    some = [one for one in probe.first.completions if one.text.strip() and one.reward is not None and not one.answered][: 2 * ROWS]
     doubled = probe.pay([PayCall(one.prompt, f"{one.text} {one.text}") for one in some])
-    plain = probe.pay([PayCall(one.prompt, one.text) for one in some])
+    plain = probe.pay([one.call() for one in some])
     if not doubled or len(plain) != len(doubled):
         return
     changes = [after - before for before, after in zip(plain, doubled, strict=True) if before is not None and after is not None]
@@ -397,7 +397,7 @@ def _remembers(probe: Probe, golds: Golds, calls: Sequence[PayCall], wrong: floa
 def _batch(probe: Probe) -> Iterator[Finding]:
     """Whether rewards are the same in another order."""
     some = [one for one in probe.first.completions if one.reward is not None]
-    calls = [PayCall(one.prompt, one.text) for one in some]
+    calls = [one.call() for one in some]
     again, reversed_ = probe.pay(calls), probe.pay(calls[::-1])[::-1]
     if len(again) != len(some) or len(reversed_) != len(some):
         return
