@@ -110,7 +110,7 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
         model="embedded",
         store=Path("new"),
     )
-    identity = run.identity(task, "t", model=model if together else None)
+    identity = run.identity(task, "t", "r", model=model if together else None)
     generator = SamplerGenerator(model, Tokens(tokenizer, END, 0), decoding, together=together)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
         SamplingRun(task, named, generator).run(store, K)

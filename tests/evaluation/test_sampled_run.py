@@ -16,7 +16,7 @@ from sage_rlvr.contrib.io.documents import generated_docs
 from sage_rlvr.contrib.io.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation import sampled_run
+from sage_rlvr.evaluation import policies
 from sage_rlvr.evaluation.policies import UNKNOWN, commit_of
 from sage_rlvr.evaluation.sample_run import SampleRun
 from sage_rlvr.evaluation.sampling import EvalSet, choose
@@ -74,7 +74,7 @@ def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_w
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later") == 0
     assert "perplexity under" not in capsys.readouterr().out.split("store: at-once")[1]
     seen: list[int] = []
-    scorer = sampled_run.Scorer.__call__
+    scorer = policies.Scorer.__call__
 
     def dying(self: Any, *args: Any) -> list[Any]:
         seen.append(1)
@@ -82,14 +82,14 @@ def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_w
             raise KeyboardInterrupt
         return scorer(self, *args)
 
-    load = sampled_run.load_here
+    load = policies.load_here
 
     def nothing_drawn(of: Any, dtype: str) -> Any:
         assert str(of) == str(tiny_policy), "the policy was loaded"
         return load(of, dtype)
 
-    monkeypatch.setattr(sampled_run.Scorer, "__call__", dying)
-    monkeypatch.setattr(sampled_run, "load_here", nothing_drawn)
+    monkeypatch.setattr(policies.Scorer, "__call__", dying)
+    monkeypatch.setattr(policies, "load_here", nothing_drawn)
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 130
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later", *base) == 0
     said = capsys.readouterr()

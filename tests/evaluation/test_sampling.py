@@ -20,6 +20,7 @@ from sage_rlvr.config import WorldConfig
 from sage_rlvr.contrib.analysis.token_report import anatomy_lines
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities
+from sage_rlvr.evaluation.policies import revision_at
 from sage_rlvr.evaluation.sample_report import (
     common_n,
     excess_lines,
@@ -29,8 +30,9 @@ from sage_rlvr.evaluation.sample_report import (
 from sage_rlvr.evaluation.sampling import EvalSet, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.enumeration.solutions import solution_logps
+from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Decoding, Generation, Generator, Request, SamplerGenerator
-from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
+from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, revision_of
 from sage_rlvr.models.scoring import score
 from sage_rlvr.verdicts.stats.samples.diversity import pcmd
 
@@ -43,7 +45,7 @@ def pieces(warm_policy: Path) -> tuple[EvalSet, Any, Tokens, Identity, dict[str,
     task = choose(WORLD.build(), "test", 1, 7)
     model, tokens = load_policy(str(warm_policy))
     prompts, template = prompts_of(task, tokens)
-    identity = sample_run("warm", str(warm_policy)).identity(task, template)
+    identity = sample_run("warm", str(warm_policy)).identity(task, template, revision_of(str(warm_policy)))
     return task, model, tokens, identity, prompts
 
 
@@ -162,9 +164,9 @@ def test_a_top_up_draws_only_what_is_missing(pieces: Any, tmp_path: Path) -> Non
         assert sorted(seeds) == sorted(store.table(("seed",))["seed"].to_pylist())
 
 
-def test_a_model_that_moves_on_the_hub_is_another_one(pieces: Any) -> None:
-    one, two = (sample_run("p", "owner/name").identity(pieces[0], "t", commit) for commit in ("abc", None))
-    assert (one.revision, two.revision) == ("hub:owner/name@abc", "hub:owner/name")
+def test_a_model_that_moves_on_the_hub_is_another_one() -> None:
+    one, two = (revision_at("owner/name", commit) for commit in ("abc", None))
+    assert (one, two) == ("hub:owner/name@abc", "hub:owner/name")
 
 
 def test_what_another_writer_has_claimed_is_waited_for(pieces: Any, tmp_path: Path) -> None:
@@ -287,9 +289,9 @@ def test_a_base_of_another_vocabulary_and_odd_guides_are_refused(pieces: Any) ->
 
 def test_a_prompt_that_leaves_no_room_is_refused(pieces: Any) -> None:
     _, model, *_, prompts = pieces
-    check_window(prompts, model, 50)
+    check_window(prompts, positions_of(model), 50)
     with pytest.raises(ConfigError, match="--max-new-tokens 5"):
-        check_window(prompts, model, 60)
+        check_window(prompts, positions_of(model), 60)
 
 
 def test_a_cut_completion_is_not_right_though_its_text_is(pieces: Any) -> None:

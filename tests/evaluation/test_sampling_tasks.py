@@ -191,7 +191,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
             return out
 
     prompts = {"a": Prompt("a", (0,)), "b": Prompt("b", (1,))}
-    identity = sample_run("p", "embedded", 5).identity(task, "t")
+    identity = sample_run("p", "embedded", 5).identity(task, "t", "r")
     four = Identity(**(identity.tree() | {"chunk_size": 4}))
     with SampleStore.open(tmp_path / "s", four) as store:
         SamplingRun(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from sage_rlvr.evaluation.sample_run import SampleRun
 from sage_rlvr.evaluation.sampling import prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import Sample, SampleStore, prompt_hash
-from sage_rlvr.models.policy import load_tokens
+from sage_rlvr.models.policy import load_tokens, revision_of
 from samples_common import IDENTITY
 
 N = 10
@@ -26,7 +26,8 @@ def as_eval_samples(config: TrainConfig, model: str | None = None) -> dict[str, 
     settings = {f.name: getattr(SampleSettings, f.name) for f in fields(SampleSettings) if hasattr(SampleSettings, f.name)}
     run = SampleRun(**settings | {"split": "train", "store": Path("nowhere")}, policy="base", model=model, own=task_of(config))
     chosen = run.build_task()
-    identity = run.identity(chosen, prompts_of(chosen, load_tokens(model), options=config.chat_template_kwargs)[1])
+    template_hash = prompts_of(chosen, load_tokens(model), options=config.chat_template_kwargs)[1]
+    identity = run.identity(chosen, template_hash, revision_of(model))
     return {f.name: getattr(identity, f.name) for f in fields(identity) if f.name not in ("chunk_size", "seed")}
 
 

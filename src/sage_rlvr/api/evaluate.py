@@ -408,7 +408,7 @@ def _problems_line(settings: EvalSettings, task: Task) -> str:
 def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Evaluation:
     from sage_rlvr.evaluation.guidance import guidance_line  # torch
     from sage_rlvr.evaluation.ranking import best_line, rank_line  # torch
-    from sage_rlvr.evaluation.sampled_run import sample_into_store, verify_again  # torch
+    from sage_rlvr.evaluation.sampled_run import problems_to_sample, sample_into_store, verify_again  # torch
 
     run = _made_of_two(_sample_run(what, settings, say), settings)
     lines = [] if isinstance(run.model, str) else [f"policy     {run.policy}"]
@@ -418,7 +418,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     else:
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
-            store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
+            task = problems_to_sample(run)
+            store = sample_into_store(run, task, partial(counting, console, run.policy), say, progress=console.print)
     n = settings.samples or None
     lines += report_lines(store, n, location=read_at(task.task), judge=task.judge_at, brief=True, task=task.task)
     if isinstance(task.task, Generated):
@@ -447,7 +448,7 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: EvalSe
     base = _base_of(run, str(settings.kl_to), task, settings.samples)
     console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
     with ended_like_ctrl_c():
-        other, _ = sample_into_store(base, partial(counting, console, base.policy), say, progress=console.print)
+        other = sample_into_store(base, task, partial(counting, console, base.policy), say, progress=console.print)
         n = min(settings.kl_samples, common_n(store), common_n(other))
         stores = {"policy": store, "base": other}
         kl, path = kl_of_stores(run, base, stores, task, n, partial(counting, console, "KL"), console.print)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,13 +18,11 @@ from sage_rlvr.evaluation.policies import Policy
 from sage_rlvr.evaluation.sampling import EvalSet, choose
 from sage_rlvr.evaluation.settings import SERVERS, SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity
-from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.borrowing import Borrowing
 from sage_rlvr.models.devices import auto_dtype
 from sage_rlvr.models.generation import Decoding, rows_of_a_pass
 from sage_rlvr.models.interpolation import Interpolated
 from sage_rlvr.models.llama.net import supports
-from sage_rlvr.models.policy import revision_of
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.runs import versions
 from sage_rlvr.tasks.base import Task
@@ -126,34 +126,30 @@ class SampleRun(SampleSettings):
         self,
         task: EvalSet,
         template_hash: str,
-        commit: str | None = None,
+        revision: str,
+        *,
         model: PreTrainedModel | None = None,
         known: Identity | None = None,
+        recorded: Mapping[str, str] = MappingProxyType({}),
     ) -> Identity:
         """The identity of the store of this evaluation: the settings that determine its numbers, and hashes.
 
-        The scoring base and the guide of q are recorded as versions: changing them is recorded in each row and does not start a new
-        store. commit: the Hub commit of the weights, since a model on the Hub may change. model: the policy, loaded; its size
-        decides how many problems a new store draws together. known: the identity of the store that is continued.
+        revision: of the policy's weights, by `policies.revision_at`. model: the policy, loaded; its size decides how many problems
+        a new store draws together. known: the identity of the store that is continued. recorded: the scoring base and the guide of
+        q, which are versions: changing them is recorded in each row and does not start a new store.
         """
         decoding = self.decoding(task)
-        weights = revision_of(self.model) if isinstance(self.model, str) else self.model.revision
-        recorded = versions() | {"threads": str(torch.get_num_threads())}
-        if self.base_logprobs is not None:
-            recorded[SCORED] = f"{self.base_logprobs} {revision_of(self.base_logprobs)}"
-        if self.guide is not None:
-            recorded[GUIDED] = self.guide
         return Identity(
             task=task.name,
             task_hash=task.task_hash,
             model=self.policy,
-            revision=f"{weights}@{commit}" if commit and weights.startswith("hub:") else weights,
+            revision=revision,
             prompt=task.prompt,
             template_hash=template_hash,
             decoding=asdict(decoding) | {"generator": self.engine, "dtype": self.precision(known)},
             verifier_hash=task.verifier_hash,
             seed=self.sampling_seed,
-            versions=recorded,
+            versions={**versions(), "threads": str(torch.get_num_threads()), **recorded},
             chunk_size=self._chunk_size(decoding) if known is None else known.chunk_size,
             together=self._together(decoding, model) if known is None else known.together,
             guidance=task.guidance,

@@ -31,7 +31,6 @@ from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import JudgeAt, Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, PromptAndGold, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, policy_turns, turns_unmarked, unmarked
-from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import DrawsTogether, Generation, Generator, Request
 from sage_rlvr.models.policy import Chat, Prompt, PromptRenderer, Tokens
 from sage_rlvr.models.scoring import score
@@ -170,11 +169,12 @@ def _guidable(problem: Any, tokens: Tokens) -> Any:
     return problem if fit == hint else replace(problem, guidance=fit)
 
 
-def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
-    """Raise ConfigError if the longest prompt and a completion of full length do not fit into the model's positions."""
-    window = positions_of(model)
+def check_window(prompts: Mapping[str, Prompt], window: int | None, max_new_tokens: int) -> None:
+    """Raise ConfigError if the longest prompt and a completion of full length do not fit into the model's positions, if known."""
+    if window is None:
+        return
     name, longest = max(((i, len(p.ids)) for i, p in prompts.items()), key=lambda pair: pair[1])
-    if window is not None and longest + max_new_tokens > window:
+    if longest + max_new_tokens > window:
         raise ConfigError(
             f"problem {name!r}: its prompt has {longest} tokens, and with max_new_tokens = {max_new_tokens} it does not fit "
             f"into the model's {window}; set --max-new-tokens {max(1, window - longest)} or less, the same for all arms"
