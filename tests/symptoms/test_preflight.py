@@ -230,10 +230,14 @@ def test_a_reward_that_remembers_texts_is_not_one_that_pays_the_form():
 
 
 class Own(Fixed):
-    """The gold of a row is its number."""
+    """The gold of a row is its number, shifted."""
+
+    def __init__(self, pay: Any, shift: int = 0, rows: int = 0) -> None:
+        super().__init__(pay, rows=rows)
+        self.shift = shift
 
     def golds(self, row: int) -> dict[str, str]:
-        return {"answer": str(row)}
+        return {"answer": str(row + self.shift)}
 
 
 def test_frozen_weights():
@@ -318,3 +322,50 @@ def test_a_report_is_sorted_and_says_its_code():
     assert json.loads(json.dumps(report.tree()))["findings"][0]["examples"][0].count("x") < 200
     with pytest.raises(ValueError, match=r"causes\.py"):
         Finding(cause="new", severity="note", sentence="", next_step="")
+
+
+def test_cut_completions_are_a_cause_only_if_nearly_all_are_or_if_the_others_earn_more():
+    def found(groups: list[list[str]], pay: Any = None) -> tuple[str, str]:
+        one = next(iter(completions.found(rollout(groups, pay, golds={"answer": "5"}))))
+        return one.severity, one.sentence.partition("tokens")[2]
+
+    def nothing(call: PayCall) -> float:
+        return 0.0
+
+    assert found([["6", "7", "it is 5 ...", "b..."]] * 2, nothing) == ("note", ", 2 of them behind their gold")
+    assert found([["6", "7", "a...", "b..."]] * 2, nothing) == ("note", ", before their answer")
+    assert found([["5", "5", "a...", "b..."]] * 4)[0] == "warning"
+    assert found([["d...", "c...", "a...", "b..."]] * 4)[0] == "warning"
+
+
+def test_a_reward_that_pays_the_gold_but_no_text_with_it():
+    def first(texts: str) -> FirstRollout:
+        made = rollout([[texts.format(row + 40), "x"] for row in range(4)], lambda call: 0.0)
+        return replace(made, payer=Own(lambda call: float(call.text == str(call.prompt + 40)), shift=40))
+
+    (one,) = [one for one in rewards.found(first("It is {}.")) if one.cause == "reward-too-strict"]
+    assert "4 of 8" in one.sentence and "'It is 40.'" in one.sentence
+    assert "reward-too-strict" not in causes(rewards.found(first("It is 1{}.")))
+    assert "reward-too-strict" not in causes(rewards.found(first("{}, or 40, 41, 42, 43")))
+
+
+@pytest.mark.parametrize(("golds", "named"), [("shuffled", True), ("in order", False), ("two", False), ("dense", False)])
+def test_golds_in_any_order_are_found_and_chance_is_not(golds: str, named: bool):
+    """Eight prompts: the policy answers half of the time with 100 * prompt, or, of dense golds, often with a neighbor of its own."""
+    order = random.Random(3).sample(range(8), 8)
+    right = {row: str(100 * (order[row] if golds == "shuffled" else row)) for row in range(8)}
+    if golds != "shuffled" and golds != "in order":
+        right = {row: str(row % 2 if golds == "two" else 100 * ((row + 3) % 8 if row < 4 else row)) for row in range(8)}
+    if golds == "dense":
+        right = {row: str(row) for row in range(8)}
+
+    def pay(call: PayCall) -> float:
+        return float(call.text == right[call.prompt if call.gold is None else call.gold])
+
+    said = {"two": "{}", "dense": "{}"}.get(golds, "{}00")
+    answers = {row: said.format({"two": 1 - row % 2, "dense": [5, 2, 2, 0, 1, 9, 9, 9][row]}.get(golds, row)) for row in range(8)}
+    first = rollout([[answers[row]] * 2 + ["x", "y"] for row in range(8)], pay, rows=8)
+    payer = Own(pay, rows=8)
+    payer.golds = lambda row: {"answer": right[row]}  # type: ignore[method-assign]
+    found = causes(rewards._shifted(rewards.Probe(replace(first, payer=payer))))
+    assert found == (["golds-shifted"] if named else [])
