@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,14 +231,14 @@ def test_a_reward_that_remembers_texts_is_not_one_that_pays_the_form():
 
 
 class Own(Fixed):
-    """The gold of a row is its number, shifted."""
+    """A gold for each row, by default its number."""
 
-    def __init__(self, pay: Any, shift: int = 0, rows: int = 0) -> None:
+    def __init__(self, pay: Any, listed: Sequence[int] = range(64), rows: int = 0) -> None:
         super().__init__(pay, rows=rows)
-        self.shift = shift
+        self.listed = listed
 
     def golds(self, row: int) -> dict[str, str]:
-        return {"answer": str(row + self.shift)}
+        return {"answer": str(self.listed[row])}
 
 
 def test_frozen_weights():
@@ -341,7 +342,7 @@ def test_cut_completions_are_a_cause_only_if_nearly_all_are_or_if_the_others_ear
 def test_a_reward_that_pays_the_gold_but_no_text_with_it():
     def first(texts: str) -> FirstRollout:
         made = rollout([[texts.format(row + 40), "x"] for row in range(4)], lambda call: 0.0)
-        return replace(made, payer=Own(lambda call: float(call.text == str(call.prompt + 40)), shift=40))
+        return replace(made, payer=Own(lambda call: float(call.text == str(call.prompt + 40)), range(40, 48)))
 
     (one,) = [one for one in rewards.found(first("It is {}.")) if one.cause == "reward-too-strict"]
     assert "4 of 8" in one.sentence and "'It is 40.'" in one.sentence
@@ -349,23 +350,19 @@ def test_a_reward_that_pays_the_gold_but_no_text_with_it():
     assert "reward-too-strict" not in causes(rewards.found(first("{}, or 40, 41, 42, 43")))
 
 
-@pytest.mark.parametrize(("golds", "named"), [("shuffled", True), ("in order", False), ("two", False), ("dense", False)])
-def test_golds_in_any_order_are_found_and_chance_is_not(golds: str, named: bool):
-    """Eight prompts: the policy answers half of the time with 100 * prompt, or, of dense golds, often with a neighbor of its own."""
-    order = random.Random(3).sample(range(8), 8)
-    right = {row: str(100 * (order[row] if golds == "shuffled" else row)) for row in range(8)}
-    if golds != "shuffled" and golds != "in order":
-        right = {row: str(row % 2 if golds == "two" else 100 * ((row + 3) % 8 if row < 4 else row)) for row in range(8)}
-    if golds == "dense":
-        right = {row: str(row) for row in range(8)}
-
+@pytest.mark.parametrize(
+    ("golds", "answers", "named"),
+    [
+        ([300, 500, 200, 0, 700, 400, 100, 600], range(0, 800, 100), True),
+        (range(0, 800, 100), [0, 100, 200, 400, 500, 600, 700, 900], False),
+        ([0, 0, 1, 0, 0, 0, 0, 0], [1] * 8, False),  # of few golds one is the other's by chance
+        (range(8), [5, 2, 2, 0, 1, 9, 9, 9], False),  # of golds side by side too
+    ],
+)
+def test_golds_in_any_order_are_found_and_chance_is_not(golds: Sequence[int], answers: Sequence[int], named: bool):
     def pay(call: PayCall) -> float:
-        return float(call.text == right[call.prompt if call.gold is None else call.gold])
+        return float(call.text == str(golds[call.prompt if call.gold is None else call.gold]))
 
-    said = {"two": "{}", "dense": "{}"}.get(golds, "{}00")
-    answers = {row: said.format({"two": 1 - row % 2, "dense": [5, 2, 2, 0, 1, 9, 9, 9][row]}.get(golds, row)) for row in range(8)}
-    first = rollout([[answers[row]] * 2 + ["x", "y"] for row in range(8)], pay, rows=8)
-    payer = Own(pay, rows=8)
-    payer.golds = lambda row: {"answer": right[row]}  # type: ignore[method-assign]
-    found = causes(rewards._shifted(rewards.Probe(replace(first, payer=payer))))
-    assert found == (["golds-shifted"] if named else [])
+    first = rollout([[str(answer)] * 2 + ["x", "y"] for answer in answers], pay)
+    probe = rewards.Probe(replace(first, payer=Own(pay, golds, rows=8)))
+    assert causes(rewards._shifted(probe)) == (["golds-shifted"] if named else [])

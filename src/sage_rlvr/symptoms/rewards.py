@@ -329,7 +329,7 @@ def _permuted(probe: Probe, own: int) -> Iterator[Finding]:
         return
     met: dict[int, list[int]] = {}  # prompt -> rows whose gold pays half of its unpaid completions
     kept = 0
-    for number, group in enumerate(prompts):
+    for number in range(len(prompts)):
         places = [place for place, one in enumerate(some) if one.prompt == number]
         need = max(2, math.ceil(len(places) / 2))
         kept += sum((some[place].reward or 0.0) >= top for place in places) >= need
@@ -345,8 +345,8 @@ def _permuted(probe: Probe, own: int) -> Iterator[Finding]:
     yield Finding(
         cause="golds-shifted",
         severity="cannot learn",
-        sentence=f"half of the completions are right under their own row's gold for {kept} of {len(prompts)} prompts, and under the "
-        f"gold of one other row for {len(pairs)}: golds are in another order than prompts",
+        sentence=f"half of the completions are right under their own row's gold for {kept} of {len(prompts)} prompts, and under "
+        f"the gold of one other row for {len(pairs)}: golds are in another order than prompts",
         next_step="look for a shuffle, sort or filter that moved one column of the data and not the other",
         evidence={"prompts right with own gold": kept, "with another row's": len(pairs), f"row of prompt {number}": row},
         examples=(shown.text,),
