@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,10 +231,14 @@ def test_a_reward_that_remembers_texts_is_not_one_that_pays_the_form():
 
 
 class Own(Fixed):
-    """The gold of a row is its number."""
+    """A gold for each row, by default its number."""
+
+    def __init__(self, pay: Any, listed: Sequence[int] = range(64), rows: int = 0) -> None:
+        super().__init__(pay, rows=rows)
+        self.listed = listed
 
     def golds(self, row: int) -> dict[str, str]:
-        return {"answer": str(row)}
+        return {"answer": str(self.listed[row])}
 
 
 def test_frozen_weights():
@@ -318,3 +323,46 @@ def test_a_report_is_sorted_and_says_its_code():
     assert json.loads(json.dumps(report.tree()))["findings"][0]["examples"][0].count("x") < 200
     with pytest.raises(ValueError, match=r"causes\.py"):
         Finding(cause="new", severity="note", sentence="", next_step="")
+
+
+def test_cut_completions_are_a_cause_only_if_nearly_all_are_or_if_the_others_earn_more():
+    def found(groups: list[list[str]], pay: Any = None) -> tuple[str, str]:
+        one = next(iter(completions.found(rollout(groups, pay, golds={"answer": "5"}))))
+        return one.severity, one.sentence.partition("tokens")[2]
+
+    def nothing(call: PayCall) -> float:
+        return 0.0
+
+    assert found([["6", "7", "it is 5 ...", "b..."]] * 2, nothing) == ("note", ", 2 of them behind their gold")
+    assert found([["6", "7", "a...", "b..."]] * 2, nothing) == ("note", ", before their answer")
+    assert found([["5", "5", "a...", "b..."]] * 4)[0] == "warning"
+    assert found([["d...", "c...", "a...", "b..."]] * 4)[0] == "warning"
+
+
+def test_a_reward_that_pays_the_gold_but_no_text_with_it():
+    def first(texts: str) -> FirstRollout:
+        made = rollout([[texts.format(row + 40), "x"] for row in range(4)], lambda call: 0.0)
+        return replace(made, payer=Own(lambda call: float(call.text == str(call.prompt + 40)), range(40, 48)))
+
+    (one,) = [one for one in rewards.found(first("It is {}.")) if one.cause == "reward-too-strict"]
+    assert "4 of 8" in one.sentence and "'It is 40.'" in one.sentence
+    assert "reward-too-strict" not in causes(rewards.found(first("It is 1{}.")))
+    assert "reward-too-strict" not in causes(rewards.found(first("{}, or 40, 41, 42, 43")))
+
+
+@pytest.mark.parametrize(
+    ("golds", "answers", "named"),
+    [
+        ([300, 500, 200, 0, 700, 400, 100, 600], range(0, 800, 100), True),
+        (range(0, 800, 100), [0, 100, 200, 400, 500, 600, 700, 900], False),
+        ([0, 0, 1, 0, 0, 0, 0, 0], [1] * 8, False),  # of few golds one is the other's by chance
+        (range(8), [5, 2, 2, 0, 1, 9, 9, 9], False),  # of golds side by side too
+    ],
+)
+def test_golds_in_any_order_are_found_and_chance_is_not(golds: Sequence[int], answers: Sequence[int], named: bool):
+    def pay(call: PayCall) -> float:
+        return float(call.text == str(golds[call.prompt if call.gold is None else call.gold]))
+
+    first = rollout([[str(answer)] * 2 + ["x", "y"] for answer in answers], pay)
+    probe = rewards.Probe(replace(first, payer=Own(pay, golds, rows=8)))
+    assert causes(rewards._shifted(probe)) == (["golds-shifted"] if named else [])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean, variance
+from typing import Any
 
 from sage_rlvr.symptoms.finding import Finding
 from sage_rlvr.symptoms.first_rollout import CompletionSeen, FirstRollout
 from sage_rlvr.verdicts.stats.intervals import wilson
 
-CUT = 0.05  # share of truncated completions from which a warning is useful
-MOST = 0.5
+CUT = 0.05  # share of truncated completions from which a remark is useful
+MOST, NEARLY = 0.5, 0.9
 TIMES = 4  # multiple of the limit that is tried
 ALIKE = 0.35  # distinct completions of a group over its size
 REPEATED = 0.3  # distinct n-grams over all of them
@@ -35,8 +37,10 @@ def _length(first: FirstRollout) -> Iterator[Finding]:
     most = TIMES * limit if room is None else min(TIMES * limit, room - max(len(one.ids) for one in first.prompts))
     drawn = first.longer(most) if first.longer is not None and most > limit and share >= MOST else []
     cut_there = sum(cut for _, cut in drawn) / len(drawn) if drawn else 0.0
-    evidence = {"cut": f"{round(share * total)} of {total}", names.limit: limit}
-    texts = tuple(one.text for one in first.completions if one.cut)[:2]
+    evidence: dict[str, Any] = {"cut": f"{round(share * total)} of {total}", names.limit: limit}
+    cut = [one for one in first.completions if one.cut]
+    behind = sum(map(first.contains_gold, cut))
+    texts = tuple(one.text for one in sorted(cut, key=first.contains_gold))[:2]
     if drawn and cut_there > 0.75:
         yield Finding(
             cause="never-ends",
@@ -53,14 +57,34 @@ def _length(first: FirstRollout) -> Iterator[Finding]:
     if drawn:
         lengths = sorted(length for length, _ in drawn)
         enough = f"; 90 % end within {lengths[min(len(lengths) - 1, math.ceil(0.9 * len(lengths)) - 1)]:,} tokens"
+    where = f", {behind} of them behind their gold" if behind else ""
+    if not behind and all(first.golds):
+        where = ", before their answer"
+    ended, lost = _earned(first, cut=False), _earned(first, cut=True)
+    if ended and lost:
+        evidence |= {"reward of cut ones": fmean(lost), "of ended ones": fmean(ended)}
+    costs = share >= NEARLY or (share >= 0.25 and _more(ended, lost))
     yield Finding(
         cause="limit-too-short",
-        severity="warning" if share >= 0.25 else "note",
-        sentence=f"{share:.0%} of the completions are cut at the limit of {limit:,} tokens, before their answer{enough}",
+        severity="warning" if costs else "note",
+        sentence=f"{share:.0%} of the completions are cut at the limit of {limit:,} tokens{where}{enough}",
         next_step=f"raise {names.limit}, or ask for shorter answers",
         evidence=evidence,
         examples=texts,
     )
+
+
+def _earned(first: FirstRollout, *, cut: bool) -> list[float]:
+    """Rewards of the completions that are cut, or of those that ended."""
+    return [one.reward for one in first.completions if one.cut == cut and one.reward is not None and math.isfinite(one.reward)]
+
+
+def _more(ended: Sequence[float], lost: Sequence[float]) -> bool:
+    """Whether completions that ended earn more than cut ones, by two standard errors."""
+    if len(ended) < 2 or len(lost) < 2:
+        return False
+    error = math.sqrt(variance(ended) / len(ended) + variance(lost) / len(lost))
+    return fmean(ended) - fmean(lost) > 2 * error
 
 
 def _inside(first: FirstRollout) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -241,6 +242,15 @@ class FirstRollout:
         """The rewards that are finite numbers."""
         return [one.reward for one in self.completions if one.reward is not None and math.isfinite(one.reward)]
 
+    @cached_property
+    def golds(self) -> list[tuple[str, ...]]:
+        """The golds of each prompt's row, as texts."""
+        return [tuple(self.payer.golds(number).values()) for number in range(len(self.prompts))]
+
+    def contains_gold(self, one: CompletionSeen, prompt: int | None = None) -> bool:
+        """Whether a completion contains a gold of its prompt, or of another one, as whole words."""
+        return any(contains(one.text, gold) for gold in self.golds[one.prompt if prompt is None else prompt])
+
     @property
     def mixed(self) -> int:
         """Groups with more than one reward."""
@@ -262,7 +272,12 @@ class FirstRollout:
         return tuple(dict.fromkeys(one.text for one in some))[:3]
 
 
+def contains(text: str, part: str) -> bool:
+    """Whether a text contains another one as whole words, in upper or lower case."""
+    return bool(part) and re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text, re.IGNORECASE) is not None
+
+
 __all__ = [
     *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "Surplus"),
-    "prompts_to_draw",
+    *("contains", "prompts_to_draw"),
 ]

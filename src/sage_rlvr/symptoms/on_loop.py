@@ -292,7 +292,7 @@ class TaskPayer(Payer):
         return problem
 
     def golds(self, row: int) -> dict[str, str]:
-        problem = self.problems[row]
+        problem = self.all[row]
         if isinstance(self.task, Enumerable):
             listed = self.task.solutions(problem)
             return {"solution": listed[0]} if listed else {}

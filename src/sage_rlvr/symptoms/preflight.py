@@ -12,7 +12,8 @@ from sage_rlvr.symptoms.first_rollout import FirstRollout
 CHECKS = (prompts.found, rewards.found, completions.found, signal.found, learning.found, cost.found, headroom.found)
 BLOCKING = (
     *("bos-doubled", "template-twice", "template-missing", "generation-prompt-missing", "padding-side", "reward-timeouts"),
-    *("pays-everything", "limit-too-short", "never-ends", "answer-elsewhere", "no-answer", "empty-completions", "entropy-collapse"),
+    *("reward-too-strict", "pays-everything", "limit-too-short", "never-ends", "answer-elsewhere", "no-answer"),
+    *("empty-completions", "entropy-collapse"),
 )
 """Causes that explain a rollout in which no group has mixed rewards."""
 UNSEEN = "what only updates show (KL, entropy and gradients over time); run `sage-rlvr diagnose` on the log after some steps"

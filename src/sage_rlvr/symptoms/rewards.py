@@ -14,8 +14,8 @@ from statistics import fmean, median
 from typing import Any
 
 from sage_rlvr.errors import suggest
-from sage_rlvr.symptoms.finding import Finding
-from sage_rlvr.symptoms.first_rollout import CompletionSeen, FirstRollout, PayCall
+from sage_rlvr.symptoms.finding import Finding, shortened
+from sage_rlvr.symptoms.first_rollout import CompletionSeen, FirstRollout, PayCall, contains
 from sage_rlvr.tasks.checks import FORMS
 
 SECONDS = 30.0  # seconds for all calls of these checks
@@ -25,6 +25,10 @@ ROWS = 8  # whose golds are written
 ALONE = 12  # completions that are judged one by one
 SLOW = 0.25  # seconds of a call that times out, at least
 EPS = 1e-6
+EACH, ASKED, OTHERS = 4, 16, 32  # completions of a prompt, prompts, and rows whose golds they are judged with
+OWN = 0.25  # share of right completions above which golds are in their order
+LEAST, ENOUGH, ENOUGH_DENSE = 3, 0.25, 0.6  # prompts that are right under another row's gold, and their share
+DIFFERENT = 0.8  # share of different golds; with fewer, answers meet the golds of other rows by chance
 
 
 def number(value: Any) -> float | None:
@@ -105,6 +109,7 @@ def found(first: FirstRollout) -> Iterator[Finding]:
     elif golds is not None and golds.mean <= golds.controls + EPS and max(first.rewards) <= golds.controls + EPS:
         yield _unpaid(probe, golds, controls)
     yield from _shifted(probe)
+    yield from _strict(first, golds)
     yield from _timeouts(first)
     yield from _length(probe)
     if golds is not None:
@@ -236,6 +241,35 @@ def _unpaid(probe: Probe, golds: Golds, controls: dict[str, float | None]) -> Fi
     )
 
 
+def _strict(first: FirstRollout, golds: Golds | None) -> Iterator[Finding]:
+    """Completions that ended, contain their gold and earn 0, of a reward that pays the gold alone but no completion."""
+    if golds is None or golds.mean <= EPS or max(map(abs, first.rewards)) > EPS or len(first.golds) < 2:
+        return
+    if first.elsewhere is not None and first.elsewhere.answers:
+        return  # the verifier names the place of the answers
+    ended = [one for one in first.completions if not one.cut and one.reward is not None]
+    ended = [one for one in ended if not any(contains(first.prompts[one.prompt].text, gold) for gold in first.golds[one.prompt])]
+    having = [one for one in ended if first.contains_gold(one)]
+    others = [(one.prompt + 1) % len(first.golds) for one in ended]
+    strange = [one for one, other in zip(ended, others, strict=True) if first.golds[other] != first.golds[one.prompt]]
+    chance = sum(first.contains_gold(one, (one.prompt + 1) % len(first.golds)) for one in strange)
+    if len(having) < max(2.0, 0.1 * len(ended), 2.0 * chance):
+        return
+    names = ", ".join(first.payer.names)
+    shown = min(having, key=lambda one: len(one.text))
+    gold = next(gold for gold in first.golds[shown.prompt] if contains(shown.text, gold))
+    yield Finding(
+        cause="reward-too-strict",
+        severity="warning",
+        sentence=f"{len(having)} of {len(ended)} completions that ended contain their gold, and {names} pays 0 for each: "
+        f"{shortened(shown.text)} with the gold {shortened(gold)}; the gold alone ({golds.form}) earns {golds.mean:.2g}",
+        next_step="compare what the function reads from this text with the gold: case, a full stop, words around it, or "
+        "the place of the answer; else ask for that form in the prompt",
+        evidence={"contain their gold": len(having), "contain another row's gold": chance},
+        examples=tuple(one.text for one in having[:3]),
+    )
+
+
 def _everything(first: FirstRollout, controls: dict[str, float | None], top: float) -> Finding:
     return Finding(
         cause="pays-everything",
@@ -277,6 +311,85 @@ def _shifted(probe: Probe) -> Iterator[Finding]:
             evidence={"right with own gold": own, f"right with the gold {at:+d} rows away": best},
             examples=first.examples(wrong=False),
         )
+        return
+    yield from _permuted(probe, own)
+
+
+def _permuted(probe: Probe, own: int) -> Iterator[Finding]:
+    """Whether completions of many prompts are right under the gold of one other row each, and hardly any under their own: golds in
+    any other order. own: completions with the highest reward."""
+    first = probe.first
+    prompts = [group[:EACH] for group in first.groups[:ASKED]]
+    some = [one for group in prompts for one in group if one.reward is not None and math.isfinite(one.reward)]
+    if own > OWN * len(first.rewards) or len(some) < LEAST:
+        return
+    paid = _under_other_golds(probe, some)
+    top = max([*first.rewards, *(value for values in paid.values() for value in values)], default=0.0)
+    if top <= EPS:
+        return
+    met: dict[int, list[int]] = {}  # prompt -> rows whose gold pays half of its unpaid completions
+    kept = 0
+    for number in range(len(prompts)):
+        places = [place for place, one in enumerate(some) if one.prompt == number]
+        need = max(2, math.ceil(len(places) / 2))
+        kept += sum((some[place].reward or 0.0) >= top for place in places) >= need
+        met[number] = [row for row, values in paid.items() if row != number and sum(values[p] >= top for p in places) >= need]
+    pairs = _pairs(first, met)
+    golds = [first.payer.golds(row) for row in paid]
+    distinct = len({str(gold) for gold in golds}) / len(golds) if all(golds) else 1.0
+    share = ENOUGH_DENSE if _dense(golds) else ENOUGH
+    if distinct < DIFFERENT or len(pairs) < max(LEAST, share * len(prompts)) or kept > OWN * len(pairs):
+        return
+    number, row = next(iter(pairs.items()))
+    shown = next(one for one, value in zip(some, paid[row], strict=True) if one.prompt == number and value >= top)
+    yield Finding(
+        cause="golds-shifted",
+        severity="cannot learn",
+        sentence=f"half of the completions are right under their own row's gold for {kept} of {len(prompts)} prompts, and under "
+        f"the gold of one other row for {len(pairs)}: golds are in another order than prompts",
+        next_step="look for a shuffle, sort or filter that moved one column of the data and not the other",
+        evidence={"prompts right with own gold": kept, "with another row's": len(pairs), f"row of prompt {number}": row},
+        examples=(shown.text,),
+    )
+
+
+def _under_other_golds(probe: Probe, some: Sequence[CompletionSeen]) -> dict[int, list[float]]:
+    """Row -> rewards of the completions under its gold; as many rows as time allows."""
+    paid: dict[int, list[float]] = {}
+    floor = 0.5 * probe.left
+    for row in range(min(probe.first.payer.rows, OTHERS)):
+        if probe.left < floor:
+            break
+        values = probe.pay([PayCall(one.prompt, one.text, gold=row) for one in some])
+        if len(values) == len(some):
+            paid[row] = [0.0 if value is None or not math.isfinite(value) else value for value in values]
+    return paid
+
+
+def _pairs(first: FirstRollout, met: dict[int, list[int]]) -> dict[int, int]:
+    """Prompt -> the other row with its answer. A prompt that several golds pay is left out, and a gold counts once: a common gold
+    proves nothing."""
+    pairs: dict[int, int] = {}
+    seen: list[dict[str, str] | int] = []
+    for number, rows in met.items():
+        golds: list[dict[str, str] | int] = []
+        for row in rows:
+            gold: dict[str, str] | int = first.payer.golds(row) or row
+            if gold not in golds and gold != first.payer.golds(number):
+                golds.append(gold)
+        if len(golds) == 1 and golds[0] not in seen:
+            seen += golds
+            pairs[number] = rows[0]
+    return pairs
+
+
+def _dense(golds: Sequence[dict[str, str]]) -> bool:
+    """Whether golds are numbers so close to each other that a wrong answer is often another row's gold."""
+    try:
+        values = {float(next(iter(gold.values()))) for gold in golds}
+    except (ValueError, StopIteration):
+        return False
+    return max(values) - min(values) < 4 * len(values)
 
 
 # ---- changes that should not change a reward
