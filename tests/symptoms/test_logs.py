@@ -219,7 +219,16 @@ def test_a_log_that_is_too_short_says_so(tmp_path: Path):
     assert "nothing wrong seen in 30 steps" in diagnose(state(tmp_path, [trl_row(step) for step in STEPS])).report.verdict
     nothing = tmp_path / "console.log"
     nothing.write_text(console([(step, {"actor/entropy": 0.5, "actor/lr": 1e-6}) for step in STEPS]))
-    assert "no reward" in diagnose(nothing).report.verdict
+    assert "no reward" in diagnose(nothing).report.verdict and found.report.exit_code == diagnose(nothing).report.exit_code == 1
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(1e-10, "cannot learn"), (1e-7, "note")])
+def test_a_rate_that_still_climbs_is_a_warm_up(tmp_path: Path, rate: float, severity: str):
+    rows = [trl_row(step, learning_rate=rate * (step - 1)) for step in range(1, 9)]
+    for row in rows:
+        del row["kl"]
+    (one,) = diagnose(state(tmp_path, rows)).report.findings
+    assert (one.cause, one.severity) == ("weights-do-not-move", severity) and "warm-up" in one.sentence
 
 
 def test_restarts_further_runs_and_gaps_are_told(tmp_path: Path):

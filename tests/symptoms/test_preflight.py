@@ -27,6 +27,7 @@ from sage_rlvr.symptoms.first_rollout import (
     Payer,
     PromptSeen,
     RunPlan,
+    Schedule,
     Surplus,
 )
 from sage_rlvr.symptoms.on_loop import mean_of, preflight_recipe
@@ -366,3 +367,25 @@ def test_golds_in_any_order_are_found_and_chance_is_not(golds: Sequence[int], an
     first = rollout([[str(answer)] * 2 + ["x", "y"] for answer in answers], pay)
     probe = rewards.Probe(replace(first, payer=Own(pay, golds, rows=8)))
     assert causes(rewards._shifted(probe)) == (["golds-shifted"] if named else [])
+
+
+def test_a_reward_that_pays_the_error_is_inverted():
+    groups = [["3", "5", "8", "x"]] * 4
+
+    def distance(call: PayCall) -> float:
+        return abs(int(call.text) - call.prompt) / 20 if call.text.isdigit() else 0.0
+
+    def found(pay: Any) -> list[str]:
+        return causes(rewards.found(replace(rollout(groups, pay), payer=Own(pay))))
+
+    assert found(distance)[0] == "reward-inverted" and "gold-unreadable" not in found(distance)
+    assert "reward-inverted" not in found(lambda call: 1.0 - distance(call) if call.text.isdigit() else 0.0)
+
+
+def test_the_rate_is_that_of_the_schedule():
+    warm = Schedule.of(lambda step: step / 2000, 200, 2000)
+    assert warm.short and warm.mean == pytest.approx(0.04975) and warm.highest == 0.0995
+    plan = RunPlan(prompts=1, group_size=8, lr=1e-6, rms=0.196, steps=200, parameters=10, trained=10)
+    assert not list(learning._movement(replace(rollout([["5"]]), plan=plan)))
+    (one,) = learning._movement(replace(rollout([["5"]]), plan=replace(plan, schedule=warm)))
+    assert (one.cause, one.severity) == ("weights-do-not-move", "cannot learn") and "warm-up" in one.next_step

@@ -18,8 +18,8 @@ class Diagnose(Command):
     """Say from a log what keeps a reward from rising: what changed first, and at which step.
 
     LOG is a run directory, TRL's trainer_state.json or output_dir, verl's console, file logger or dumps, a wandb CSV or history, or
-    TensorBoard's event files; which one is found by its content. Exit code 0: nothing wrong seen; 1: warnings; 3: this run did not
-    learn; 2: an error in the input."""
+    TensorBoard's event files; which one is found by its content. Exit code 0: nothing wrong seen; 1: warnings, or too little to
+    tell; 3: this run did not learn; 2: an error in the input."""
 
     log: tyro.conf.Positional[Path]
     """A file or a folder."""

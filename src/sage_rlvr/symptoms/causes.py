@@ -22,6 +22,7 @@ CAUSES: dict[str, str] = {
     "golds-shifted": "completions are judged with the gold of another row",
     "wrong-column": "the reward reads another column than that of the golds",
     "gold-unreadable": "the reward does not pay the row's own gold",
+    "reward-inverted": "a wrong answer earns more than the right one",
     "reward-too-strict": "texts that contain their gold earn 0",
     "reward-constant": "every text earns the same",
     "pays-everything": "a text without an answer earns as much",

@@ -80,13 +80,14 @@ class Finding:
 @dataclass(frozen=True, kw_only=True)
 class SymptomReport:
     """The findings of a run, worst first. head: the subject, in lines; facts: numbers that a healthy run has too, in lines;
-    unseen: checks that were not possible; calm: the verdict without a finding."""
+    unseen: checks that were not possible; calm: the verdict without a finding; scant: whether there is too little to judge."""
 
     head: tuple[str, ...]
     findings: tuple[Finding, ...]
     facts: tuple[str, ...] = ()
     unseen: str = ""
     calm: str = "nothing wrong seen"
+    scant: bool = False
 
     @classmethod
     def of(
@@ -105,8 +106,8 @@ class SymptomReport:
 
     @property
     def exit_code(self) -> int:
-        """0 for nothing but notes, 1 for a warning, 3 for a run that cannot learn."""
-        return max((EXIT[one.severity] for one in self.findings), default=0)
+        """0 for nothing but notes, 1 for a warning or too little to judge, 3 for a run that cannot learn."""
+        return max((EXIT[one.severity] for one in self.findings), default=0) or int(self.scant)
 
     @property
     def first(self) -> str | None:

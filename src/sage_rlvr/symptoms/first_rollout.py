@@ -14,6 +14,7 @@ from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
 PROMPTS, COMPLETIONS, MOST = 8, 64, 32
 CAP = 5.0  # nats; a larger surprise counts as this
+TIMES = 1000  # updates of which the rate is computed
 RARE = 1e-4  # chance that samples of the policy are outside of `Surplus.margin`
 
 
@@ -35,6 +36,7 @@ class Names:
     reuse: str = "updates"
     reference: str = "base_model"
     temperature: str = "rollout.temperature"
+    warmup: str = "optimizer.warmup_steps"
 
 
 TRL_NAMES = Names(
@@ -47,6 +49,7 @@ TRL_NAMES = Names(
     "steps_per_generation, num_iterations",
     "the model's adapter, or ref_model",
     "temperature",
+    "warmup_steps, warmup_ratio",
 )
 
 
@@ -147,6 +150,27 @@ class Surplus:
         return (jump + math.sqrt(jump * jump + 2 * log * self.variance)) / max(1, self.tokens)
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """The rates of a run's updates, over the rate in the settings. warmup: updates of the warm-up; updates: those of the run."""
+
+    mean: float = 1.0
+    highest: float = 1.0
+    warmup: int = 0
+    updates: int = 0
+
+    @classmethod
+    def of(cls, rate: Callable[[int], float], updates: int, warmup: int) -> Schedule:
+        """Compute it from the rates, of some thousand updates if there are more. rate: number of an update -> share."""
+        shares = [rate(step) for step in range(0, updates, max(1, updates // TIMES))]
+        return cls(sum(shares) / len(shares), max(shares), warmup, updates)
+
+    @property
+    def short(self) -> bool:
+        """Whether the run ends within its warm-up."""
+        return self.warmup > self.updates
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """A run's use of its rollouts.
@@ -154,11 +178,12 @@ class RunPlan:
     prompts, group_size      per step
     updates                  optimizer steps of one rollout
     steps                    rollouts of the run
-    lr, beta                 at their start
+    lr, beta                 the settings
+    schedule                 rates of the run's updates over lr
     parameters, trained      of the model
     rms, dtype               root mean square of the trained weights, and their type
-    changed, changed_in_all  share of the weights that an update of size lr changes, and that all updates change, which is another
-                             number if a float32 copy exists; None in float32
+    changed, changed_in_all  share of the weights that an update at the highest rate changes, and that all updates change, which is
+                             another number if a float32 copy exists; None in float32
     positions                of the model
     refills                  draws after the first, of dynamic sampling
     kl_mean                  KL to the reference in this rollout, nats per token
@@ -173,6 +198,7 @@ class RunPlan:
     updates: int = 1
     steps: int = 1
     lr: float = 0.0
+    schedule: Schedule = Schedule()
     beta: float = 0.0
     parameters: int = 0
     trained: int = 0
@@ -278,6 +304,6 @@ def contains(text: str, part: str) -> bool:
 
 
 __all__ = [
-    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "Surplus"),
-    *("contains", "prompts_to_draw"),
+    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "Schedule"),
+    *("Surplus", "contains", "prompts_to_draw"),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.symptoms.finding import Finding
-from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout
+from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +19,7 @@ OLD = 16  # updates of one rollout
 APART = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}  # KL of a reference that should be the policy
 SURPLUS = 0.03  # nats
 WIDE, SURE = 0.125, 3.0  # `training.opening.WIDE_GAP`, and standard errors
+ALWAYS = Schedule()  # at the same rate
 SAMPLED = 100_000  # weights of a tensor that are sampled
 
 
@@ -39,10 +40,13 @@ def found(first: FirstRollout) -> Iterator[Finding]:
         )
 
 
-def weight_facts(parameters: Iterable[torch.nn.Parameter], lr: float, updates: int, copies: bool) -> dict[str, Any]:
-    """The fields of `RunPlan` on weights: counts, rms, dtype, and for half precision the shares that updates of size lr change.
+def weight_facts(
+    parameters: Iterable[torch.nn.Parameter], lr: float, updates: int, copies: bool, schedule: Schedule = ALWAYS
+) -> dict[str, Any]:
+    """The fields of `RunPlan` on weights: counts, rms, dtype, and for half precision the shares that updates at the highest rate
+    change.
 
-    copies: whether the optimizer has float32 copies, in which updates add up."""
+    copies: whether the optimizer has float32 copies, in which updates add up, at the mean rate."""
     import torch
 
     trained, total, squares, seen, halves = 0, 0, 0.0, 0, []
@@ -62,8 +66,9 @@ def weight_facts(parameters: Iterable[torch.nn.Parameter], lr: float, updates: i
     facts: dict[str, Any] = {"parameters": total, "trained": trained, "dtype": str(dtype).removeprefix("torch.")}
     facts["rms"] = math.sqrt(squares / seen) if seen else math.nan
     if halves:
-        whole = lr * updates if copies else lr
-        facts["changed"], facts["changed_in_all"] = _changed(halves, lr), _changed(halves, whole)
+        most = lr * schedule.highest
+        whole = lr * schedule.mean * updates if copies else most
+        facts["changed"], facts["changed_in_all"] = _changed(halves, most), _changed(halves, whole)
     return facts
 
 
@@ -112,14 +117,19 @@ def _each(first: FirstRollout) -> float:
 
 
 def _size(first: FirstRollout) -> dict[str, float]:
-    return {first.names.lr: first.plan.lr, "size of a weight (rms)": first.plan.rms}
+    plan = first.plan
+    mean = {} if plan.schedule.mean == 1.0 else {"mean rate": plan.lr * plan.schedule.mean}
+    return {first.names.lr: plan.lr, **mean, "size of a weight (rms)": plan.rms}
 
 
 def _movement(first: FirstRollout) -> Iterator[Finding]:
     """Updates that half-precision weights round away, or that are too small in all."""
     plan, names = first.plan, first.names
     updates = plan.steps * plan.updates
-    in_all = _each(first) * updates
+    rates = plan.schedule
+    in_all = _each(first) * updates * rates.mean
+    raise_it = f"raise {names.lr}: 1e-6 to 5e-6 for full fine-tuning of a pretrained model, 1e-5 to 1e-4 for adapters"
+    warm = f"the warm-up takes {rates.warmup:,} updates and the run {updates:,}, so that " if rates.short else ""
     cause = "weights-do-not-move"
     if plan.parameters and not plan.trained:
         yield Finding(
@@ -132,8 +142,8 @@ def _movement(first: FirstRollout) -> Iterator[Finding]:
         yield Finding(
             cause=cause,
             severity="cannot learn",
-            sentence=f"weights in {plan.dtype}: an update of {plan.lr:g} is below half the spacing of their values for "
-            f"{1 - plan.changed_in_all:.1%} of them, and rounds away",
+            sentence=f"{warm}weights in {plan.dtype}: an update of {plan.lr * rates.highest:.3g} is below half the spacing of "
+            f"their values for {1 - plan.changed_in_all:.1%} of them, and rounds away",
             next_step=f"load the weights in float32 ({names.dtype}), which bf16 arithmetic leaves as fast, or train adapters",
             evidence=_size(first) | {"weights that change": plan.changed_in_all},
         )
@@ -141,8 +151,8 @@ def _movement(first: FirstRollout) -> Iterator[Finding]:
         yield Finding(
             cause=cause,
             severity="cannot learn",
-            sentence=f"all {updates:,} updates of the run together move a weight by {in_all:.1e} of its size at most",
-            next_step=f"raise {names.lr}: 1e-6 to 5e-6 for full fine-tuning of a pretrained model, 1e-5 to 1e-4 for adapters",
+            sentence=f"{warm}all {updates:,} updates of the run together move a weight by {in_all:.1e} of its size at most",
+            next_step=f"shorten the warm-up ({names.warmup}), or train longer; then {raise_it}" if warm else raise_it,
             evidence=_size(first),
         )
     elif plan.changed is not None and plan.changed < 0.05:

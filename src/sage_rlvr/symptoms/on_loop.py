@@ -29,6 +29,7 @@ from sage_rlvr.symptoms.first_rollout import (
     Price,
     PromptSeen,
     RunPlan,
+    Schedule,
     Surplus,
     prompts_to_draw,
 )
@@ -44,6 +45,7 @@ from sage_rlvr.training.counts.probe import probe
 from sage_rlvr.training.groups import Groups, RolloutBatch
 from sage_rlvr.training.loop import build
 from sage_rlvr.training.loop_state import TrainState
+from sage_rlvr.training.optimizer import learning_rate
 from sage_rlvr.training.rollouts import draw_rollout, judged, pairs_of, reasons_of
 from sage_rlvr.training.scores import fixed_scores, reference_scores, score_rows
 from sage_rlvr.verifiers.golds import gold_of as gold_in
@@ -193,14 +195,17 @@ def plan_of(loop: TrainState, groups: Groups | None) -> RunPlan:
     rollout, updates = config.rollout, config.updates.per_step
     anchor, plan = method.anchor, method.rollout
     beta = 0.0 if anchor is None else anchor.beta_at(0, max(1, config.steps))
-    facts = weight_facts(loop.policy.parameters(), config.optimizer.lr, updates * config.steps, copies=True)
+    adam, total = config.optimizer, updates * config.steps
+    schedule = Schedule.of(lambda step: learning_rate(adam, step, total) / adam.lr, total, adam.warmup_steps)
+    facts = weight_facts(loop.policy.parameters(), adam.lr, total, copies=True, schedule=schedule)
     measured = {} if groups is None else _compared(loop, groups)
     return RunPlan(
         prompts=rollout.prompts_per_step,
         group_size=rollout.group_size,
         updates=updates,
         steps=config.steps,
-        lr=config.optimizer.lr,
+        lr=adam.lr,
+        schedule=schedule,
         beta=beta,
         positions=getattr(loop.policy.config, "max_position_embeddings", None),
         refills=plan.max_refills if isinstance(plan, DynamicSampling) else None,

@@ -29,6 +29,7 @@ from sage_rlvr.symptoms.first_rollout import (
     Price,
     PromptSeen,
     RunPlan,
+    Schedule,
     Surplus,
     prompts_to_draw,
 )
@@ -246,13 +247,15 @@ def plan_of(trainer: Any, drawn: TrlRollout) -> RunPlan:
     if total <= 0:
         rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else per_step
         total = max(1, int(args.num_train_epochs * rows / per_step)) * updates
-    facts = weight_facts(model.parameters(), args.learning_rate, total, copies=False)
+    schedule = schedule_of(args, total)
+    facts = weight_facts(model.parameters(), args.learning_rate, total, copies=False, schedule=schedule)
     return RunPlan(
         prompts=per_step,
         group_size=args.num_generations,
         updates=updates,
         steps=max(1, total // updates),
         lr=args.learning_rate,
+        schedule=schedule,
         beta=float(getattr(args, "beta", 0.0) or 0.0),
         positions=getattr(model.config, "max_position_embeddings", None),
         temperature=args.temperature,
@@ -260,6 +263,17 @@ def plan_of(trainer: Any, drawn: TrlRollout) -> RunPlan:
         **facts,
         **_compared(trainer, model, drawn),
     )
+
+
+def schedule_of(args: Any, total: int) -> Schedule:
+    """The schedule that the trainer will create; a constant one if it depends on what is measured in the run."""
+    from transformers import get_scheduler
+
+    warmup = args.get_warmup_steps(total)
+    unused = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    made = get_scheduler(args.lr_scheduler_type, unused, warmup, total, scheduler_specific_kwargs=args.lr_scheduler_kwargs or None)
+    rates = getattr(made, "lr_lambdas", None)
+    return Schedule(warmup=warmup, updates=total) if rates is None else Schedule.of(rates[0], total, warmup)
 
 
 def _sampling(args: Any) -> str:

@@ -48,7 +48,8 @@ def _facts(first: FirstRollout) -> Iterator[str]:
     kl = "" if plan.kl_mean is None else f", KL to the reference {plan.kl_mean:.2g}"
     gap = "" if plan.gap is None else f", sampler and scorer {plan.gap[0]:.1g} nats apart"
     step = f"{plan.prompts} prompts x {plan.group_size} a step, {plan.updates} updates of it"
-    yield f"{step}, lr {plan.lr:g} in {plan.dtype}{kl}{gap}"
+    mean = "" if plan.schedule.mean > 0.99 else f" ({plan.lr * plan.schedule.mean:.2g} on average over its schedule)"
+    yield f"{step}, lr {plan.lr:g}{mean} in {plan.dtype}{kl}{gap}"
     if first.price.lines:
         yield from first.price.lines
     elif not math.isnan(first.price.sampling):

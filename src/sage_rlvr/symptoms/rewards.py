@@ -92,6 +92,8 @@ def found(first: FirstRollout) -> Iterator[Finding]:
     probe = Probe(first)
     controls = _controls(probe)
     golds = _golds(probe, controls)
+    inverted = list(_inverted(probe))
+    yield from inverted
     top = max([*first.rewards, *([golds.mean] if golds else [])])
     constant = len(set(first.rewards)) == 1
     free = [one for one in controls.values() if one is not None]
@@ -106,7 +108,7 @@ def found(first: FirstRollout) -> Iterator[Finding]:
         return
     if free and top > EPS and min(free) >= 0.9 * top:
         yield _everything(first, controls, top)
-    elif golds is not None and golds.mean <= golds.controls + EPS and max(first.rewards) <= golds.controls + EPS:
+    elif golds is not None and not inverted and max(golds.mean, *first.rewards) <= golds.controls + EPS:
         yield _unpaid(probe, golds, controls)
     yield from _shifted(probe)
     yield from _strict(first, golds)
@@ -189,6 +191,34 @@ def _golds(probe: Probe, controls: dict[str, float | None]) -> Golds | None:
             if best is not None and best.mean >= 1.0:
                 return best
     return best
+
+
+def _inverted(probe: Probe) -> Iterator[Finding]:
+    """Whether the bare golds of rows earn less than those of other rows do in their place."""
+    payer, rows = probe.first.payer, range(min(ROWS, len(probe.first.prompts)))
+    known = [payer.golds(row) for row in rows]
+    for column in known[0] if known else ():
+        texts = [golds.get(column, "") for golds in known]
+        pairs = [(row, texts[row], texts[row - 1]) for row in rows]
+        pairs = [(row, own, other) for row, own, other in pairs if own and other and own != other]
+        right = probe.pay([PayCall(row, text) for row, text, _ in pairs])
+        wrong = probe.pay([PayCall(row, text) for row, _, text in pairs])
+        if len(pairs) < 3 or len(right) != len(wrong) or None in right or None in wrong:
+            continue
+        values = [(a, b) for a, b in zip(right, wrong, strict=True) if a is not None and b is not None]
+        if sum(a < b - EPS for a, b in values) < 0.9 * len(values):
+            continue
+        worse, better = fmean([a for a, _ in values]), fmean([b for _, b in values])
+        yield Finding(
+            cause="reward-inverted",
+            severity="cannot learn",
+            sentence=f"the rows' own golds (column {column!r}) earn {worse:.2g} on average, and golds of other rows in their place "
+            f"{better:.2g}: training would move away from right answers",
+            next_step="check the reward's sign: a distance or an error is subtracted, as in 1 - error",
+            evidence={"right answer": worse, "wrong answer": better},
+            examples=tuple(f"{wrong_text} for {text}" for _, text, wrong_text in pairs[:2]),
+        )
+        return
 
 
 def _constant(first: FirstRollout, controls: dict[str, float | None], golds: Golds | None) -> Finding:

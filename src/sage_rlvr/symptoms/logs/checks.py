@@ -296,6 +296,13 @@ def _moves_not(curves: Curves) -> Finding | None:
     elif rate and not kl and rate.peak * count < STILL:
         sentence = f"a learning rate of {rate.peak:.1g} over {count} steps moves a weight by {rate.peak * count:.0e} at most"
         next_step = "raise the learning rate"
+        if _warming(rate):
+            sentence += "; it still climbs linearly at the end: a warm-up that is longer than the run"
+            next_step = "shorten the warm-up, or train longer"
+    elif _warming(rate):
+        severity = "note"
+        sentence = f"the learning rate still climbs linearly at step {rate.steps[-1]}, to {rate.values[-1]:.1g}: a warm-up"
+        next_step = "nothing, if the warm-up is meant to take so long; else shorten it"
     elif rate and rate.peak > 0 and np.mean(rate.values == 0) > 0.3:
         severity = "warning"
         sentence = f"the learning rate is 0 in {np.mean(rate.values == 0):.0%} of the steps"
@@ -304,6 +311,14 @@ def _moves_not(curves: Curves) -> Finding | None:
         return None
     cause = "weights-do-not-move"
     return Finding(cause=cause, severity=severity, sentence=sentence, next_step=next_step, step=curves.reward.steps[0])
+
+
+def _warming(rate: Curve) -> bool:
+    """Whether a learning rate rises by equal steps up to its end."""
+    if len(rate.values) < LEAST:
+        return False
+    slopes = np.diff(rate.values) / np.diff(rate.steps)
+    return bool(slopes.min() > 0 and np.allclose(slopes, slopes.mean(), rtol=0.05))
 
 
 def _flat(kl: Curve, begins: int) -> bool:

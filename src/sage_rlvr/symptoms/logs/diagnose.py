@@ -80,7 +80,8 @@ def diagnosis_of(table: LogTable) -> Diagnosis:
     changes = [change for name in ORDERED if (change := curves[name].change()) is not None and _matters(change)]
     changes.sort(key=lambda change: change.step)
     report = SymptomReport.of([table.line], findings, list(_facts(curves)), _unseen(table), _calm(curves))
-    report = replace(report, findings=tuple(sorted(report.findings, key=_earliest)))
+    ordered = tuple(sorted(report.findings, key=_earliest))
+    report = replace(report, findings=ordered, scant=len(curves.reward.values) < LEAST)
     return Diagnosis(report, table, tuple(changes))
 
 
