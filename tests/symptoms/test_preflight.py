@@ -26,8 +26,8 @@ from sage_rlvr.symptoms.first_rollout import (
     PayCall,
     Payer,
     PromptSeen,
+    RateSchedule,
     RunPlan,
-    Schedule,
     Surplus,
 )
 from sage_rlvr.symptoms.on_loop import mean_of, preflight_recipe
@@ -383,7 +383,7 @@ def test_a_reward_that_pays_the_error_is_inverted():
 
 
 def test_the_rate_is_that_of_the_schedule():
-    warm = Schedule.of(lambda step: step / 2000, 200, 2000)
+    warm = RateSchedule.of(lambda step: step / 2000, 200, 2000)
     assert warm.short and warm.mean == pytest.approx(0.04975) and warm.highest == 0.0995
     plan = RunPlan(prompts=1, group_size=8, lr=1e-6, rms=0.196, steps=200, parameters=10, trained=10)
     assert not list(learning._movement(replace(rollout([["5"]]), plan=plan)))

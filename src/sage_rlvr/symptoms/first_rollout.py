@@ -151,7 +151,7 @@ class Surplus:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RateSchedule:
     """The rates of a run's updates, over the rate in the settings. warmup: updates of the warm-up; updates: those of the run."""
 
     mean: float = 1.0
@@ -160,7 +160,7 @@ class Schedule:
     updates: int = 0
 
     @classmethod
-    def of(cls, rate: Callable[[int], float], updates: int, warmup: int) -> Schedule:
+    def of(cls, rate: Callable[[int], float], updates: int, warmup: int) -> RateSchedule:
         """Compute it from the rates, of some thousand updates if there are more. rate: number of an update -> share."""
         shares = [rate(step) for step in range(0, updates, max(1, updates // TIMES))]
         return cls(sum(shares) / len(shares), max(shares), warmup, updates)
@@ -198,7 +198,7 @@ class RunPlan:
     updates: int = 1
     steps: int = 1
     lr: float = 0.0
-    schedule: Schedule = Schedule()
+    schedule: RateSchedule = RateSchedule()
     beta: float = 0.0
     parameters: int = 0
     trained: int = 0
@@ -304,6 +304,6 @@ def contains(text: str, part: str) -> bool:
 
 
 __all__ = [
-    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "Schedule"),
+    *("TRL_NAMES", "CompletionSeen", "FirstRollout", "Names", "PayCall", "Payer", "Price", "PromptSeen", "RunPlan", "RateSchedule"),
     *("Surplus", "contains", "prompts_to_draw"),
 ]

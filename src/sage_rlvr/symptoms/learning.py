@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.symptoms.finding import Finding
-from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout, Schedule
+from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout, RateSchedule
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ OLD = 16  # updates of one rollout
 APART = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}  # KL of a reference that should be the policy
 SURPLUS = 0.03  # nats
 WIDE, SURE = 0.125, 3.0  # `training.opening.WIDE_GAP`, and standard errors
-ALWAYS = Schedule()  # at the same rate
+ALWAYS = RateSchedule()  # at the same rate
 SAMPLED = 100_000  # weights of a tensor that are sampled
 
 
@@ -41,7 +41,7 @@ def found(first: FirstRollout) -> Iterator[Finding]:
 
 
 def weight_facts(
-    parameters: Iterable[torch.nn.Parameter], lr: float, updates: int, copies: bool, schedule: Schedule = ALWAYS
+    parameters: Iterable[torch.nn.Parameter], lr: float, updates: int, copies: bool, schedule: RateSchedule = ALWAYS
 ) -> dict[str, Any]:
     """The fields of `RunPlan` on weights: counts, rms, dtype, and for half precision the shares that updates at the highest rate
     change.

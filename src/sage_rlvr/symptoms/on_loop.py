@@ -28,8 +28,8 @@ from sage_rlvr.symptoms.first_rollout import (
     Payer,
     Price,
     PromptSeen,
+    RateSchedule,
     RunPlan,
-    Schedule,
     Surplus,
     prompts_to_draw,
 )
@@ -196,7 +196,7 @@ def plan_of(loop: TrainState, groups: Groups | None) -> RunPlan:
     anchor, plan = method.anchor, method.rollout
     beta = 0.0 if anchor is None else anchor.beta_at(0, max(1, config.steps))
     adam, total = config.optimizer, updates * config.steps
-    schedule = Schedule.of(lambda step: learning_rate(adam, step, total) / adam.lr, total, adam.warmup_steps)
+    schedule = RateSchedule.of(lambda step: learning_rate(adam, step, total) / adam.lr, total, adam.warmup_steps)
     facts = weight_facts(loop.policy.parameters(), adam.lr, total, copies=True, schedule=schedule)
     measured = {} if groups is None else _compared(loop, groups)
     return RunPlan(

@@ -28,8 +28,8 @@ from sage_rlvr.symptoms.first_rollout import (
     Payer,
     Price,
     PromptSeen,
+    RateSchedule,
     RunPlan,
-    Schedule,
     Surplus,
     prompts_to_draw,
 )
@@ -265,7 +265,7 @@ def plan_of(trainer: Any, drawn: TrlRollout) -> RunPlan:
     )
 
 
-def schedule_of(args: Any, total: int) -> Schedule:
+def schedule_of(args: Any, total: int) -> RateSchedule:
     """The schedule that the trainer will create; a constant one if it depends on what is measured in the run."""
     from transformers import get_scheduler
 
@@ -273,7 +273,7 @@ def schedule_of(args: Any, total: int) -> Schedule:
     unused = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     made = get_scheduler(args.lr_scheduler_type, unused, warmup, total, scheduler_specific_kwargs=args.lr_scheduler_kwargs or None)
     rates = getattr(made, "lr_lambdas", None)
-    return Schedule(warmup=warmup, updates=total) if rates is None else Schedule.of(rates[0], total, warmup)
+    return RateSchedule(warmup=warmup, updates=total) if rates is None else RateSchedule.of(rates[0], total, warmup)
 
 
 def _sampling(args: Any) -> str:
