@@ -10,9 +10,14 @@ from sage_rlvr.errors import suggest
 
 
 def verdict(base: Sequence[Path], last: Path) -> str:
-    """Return the first lines of a comparison of files of counts, of the base at its temperatures and the last evaluation.
+    """Compare the base at its temperatures with the last evaluation, and return the verdict and the command that prints more.
 
-    And its command.
+    Args:
+        base: Files of counts of the base, one a temperature.
+        last: The file of the last evaluation.
+
+    Raises:
+        DataError: A file that cannot be read, with its path and line.
     """
     arms = {"base": ",".join(map(str, base)), "rl": str(last)}
     answer = compare(arms).answer.partition("\n\n")[0]

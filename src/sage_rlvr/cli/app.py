@@ -258,7 +258,8 @@ def overview() -> str:
     lines += ["", "Exit codes: 0 done; 2 an error in the input, with the next step in the message;"]
     lines += ["3 a rule of `compare --fail-on` is broken, `eval --gate` fails, or a run cannot learn (`preflight`, `diagnose`);"]
     lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
-    lines += ["1 warnings of `preflight` or `diagnose`, or stdout was closed early; 70 a bug in this program."]
+    lines += ["1 warnings of `preflight` or `diagnose`, a log too short to judge, or stdout was closed early;"]
+    lines += ["70 a bug in this program."]
     return "\n".join(lines)
 
 

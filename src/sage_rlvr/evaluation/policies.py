@@ -86,7 +86,7 @@ class LoadedPolicy:
         return str(folder.resolve()) if self.policy not in NAMED and folder.is_dir() else self.policy
 
     def generator(self, drawer: Any, task: Task, **settings: Any) -> Generator:
-        """Its generator, of the class `drawer`, or the one that borrows at states of the task. settings: of `GeneratorSource`."""
+        """Make its generator: of the class `drawer`, or one that borrows at states of the task. settings: of `GeneratorSource`."""
         source = GeneratorSource(str(self.policy), self.tokens, model=self.model, **settings)
         if self.lender is None:
             return drawer.of(source)  # type: ignore[no-any-return]

@@ -38,9 +38,9 @@ def _length(first: FirstRollout) -> Iterator[Finding]:
     drawn = first.longer(most) if first.longer is not None and most > limit and share >= MOST else []
     cut_there = sum(cut for _, cut in drawn) / len(drawn) if drawn else 0.0
     evidence: dict[str, Any] = {"cut": f"{round(share * total)} of {total}", names.limit: limit}
-    cut = [one for one in first.completions if one.cut]
-    behind = sum(map(first.contains_gold, cut))
-    texts = tuple(one.text for one in sorted(cut, key=first.contains_gold))[:2]
+    without_gold_first = sorted((one for one in first.completions if one.cut), key=first.contains_gold)
+    behind = sum(map(first.contains_gold, without_gold_first))
+    texts = tuple(one.text for one in without_gold_first[:2])
     if drawn and cut_there > 0.75:
         yield Finding(
             cause="never-ends",

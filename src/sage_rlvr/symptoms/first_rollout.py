@@ -162,7 +162,7 @@ class RateSchedule:
     @classmethod
     def of(cls, rate: Callable[[int], float], updates: int, warmup: int) -> RateSchedule:
         """Compute it from the rates, of some thousand updates if there are more. rate: number of an update -> share."""
-        shares = [rate(step) for step in range(0, updates, max(1, updates // TIMES))]
+        shares = [rate(step) for step in range(0, max(1, updates), max(1, updates // TIMES))]
         return cls(sum(shares) / len(shares), max(shares), warmup, updates)
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.symptoms.finding import Finding
 from sage_rlvr.symptoms.first_rollout import CAP, FirstRollout, RateSchedule
+from sage_rlvr.training.opening import wide_gap
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,7 @@ STRONG, STRONGEST = 1.0, 20.0  # beta
 OLD = 16  # updates of one rollout
 APART = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}  # KL of a reference that should be the policy
 SURPLUS = 0.03  # nats
-WIDE, SURE = 0.125, 3.0  # `training.opening.WIDE_GAP`, and standard errors
+SURE = 3.0  # standard errors
 ALWAYS = RateSchedule()  # at the same rate
 SAMPLED = 100_000  # weights of a tensor that are sampled
 
@@ -192,8 +193,7 @@ def _kl(first: FirstRollout) -> Iterator[Finding]:
 def _sampler(first: FirstRollout) -> Iterator[Finding]:
     plan, surplus = first.plan, first.plan.surplus
     gap, error = plan.gap or (0.0, 0.0)
-    # rounded logits are divided by the temperature
-    if gap - SURE * error > WIDE / min(1.0, plan.temperature):
+    if gap - SURE * error > wide_gap(plan.temperature):
         yield Finding(
             cause="sampler-mismatch",
             severity="warning",

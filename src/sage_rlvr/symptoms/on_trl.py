@@ -72,7 +72,7 @@ def preflight(trainer: Any, *, draw: int | None = None, say: bool = True) -> Sym
         The report: `.findings`, `.first` (the cause to repair first), `.exit_code` (0, 1 or 3) and `.tree()` for JSON.
 
     Raises:
-        ConfigError: For any other object.
+        ConfigError: For any other object, a reward model, and the trainers that `PassAtK` refuses too.
     """
     check(trainer)
     draw = prompts_to_draw(trainer.args.num_generations) if draw is None else draw
@@ -176,6 +176,7 @@ class TrlRollout:
     replies, texts        as TRL gives them to rewards; what was said in them
     columns               further ones of a `rollout_func`
     environments          that of each completion, in the state in which it ended; none without an `environment_factory`
+    images                whether the prompts have images, without which the policy's distributions are others
     """
 
     prompts: list[Any]
@@ -185,6 +186,7 @@ class TrlRollout:
     replies: list[Any]
     columns: Mapping[str, Any]
     environments: list[Any]
+    images: bool
 
     @cached_property
     def texts(self) -> list[str]:
@@ -220,6 +222,7 @@ def generated(trainer: Any, rows: Sequence[Mapping[str, Any]], times: int) -> Tr
         replies=list(result["completions"]),
         columns=result.get("extra_fields") or {},
         environments=list(getattr(trainer, "environments", None) or ()),
+        images=any(row.get(name) is not None for row in rows for name in ("image", "images")),
     )
 
 
@@ -285,10 +288,12 @@ def _sampling(args: Any) -> str:
 @torch.no_grad()
 def _compared(trainer: Any, model: Any, drawn: TrlRollout) -> dict[str, Any]:
     """Entropy, surplus and KL to the reference of a part of the completions, on the policy's own tokens; {} if the weights are not
-    complete on this process."""
+    complete on this process, or prompts have images, which these forward passes lack."""
     device, heat = trainer.accelerator.device, float(trainer.args.temperature)
     some = [i for i in range(0, len(drawn.ids), max(1, len(drawn.ids) // SCORED)) if any(drawn.own[i])]
-    if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False) or not some:
+    if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
+        return {}
+    if drawn.images or not some:
         return {}
     entropy, total, variance, tokens = 0.0, 0.0, 0.0, 0
     log_ratios = []

@@ -280,9 +280,10 @@ def _strict(first: FirstRollout, golds: Golds | None) -> Iterator[Finding]:
     ended = [one for one in first.completions if not one.cut and one.reward is not None]
     ended = [one for one in ended if not any(contains(first.prompts[one.prompt].text, gold) for gold in first.golds[one.prompt])]
     having = [one for one in ended if first.contains_gold(one)]
-    others = [(one.prompt + 1) % len(first.golds) for one in ended]
-    strange = [one for one, other in zip(ended, others, strict=True) if first.golds[other] != first.golds[one.prompt]]
-    chance = sum(first.contains_gold(one, (one.prompt + 1) % len(first.golds)) for one in strange)
+    chance = 0  # completions that contain another row's gold
+    for one in ended:
+        other = (one.prompt + 1) % len(first.golds)
+        chance += first.golds[other] != first.golds[one.prompt] and first.contains_gold(one, other)
     if len(having) < max(2.0, 0.1 * len(ended), 2.0 * chance):
         return
     names = ", ".join(first.payer.names)

@@ -346,7 +346,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any, base: BaseSamples | N
         for watch in watches:
             watch.see(step, metrics)
         if step == 0:
-            after_first_step(progress.note, loop.method.anchor, metrics, run.warn)
+            after_first_step(progress.note, loop.method.anchor, metrics, run.warn, config.rollout.temperature)
         follow(loop, step + 1)  # before `save`: the checkpoint of this step has to hold the reference of the next
 
     on_train_end = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))

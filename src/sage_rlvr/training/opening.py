@@ -29,7 +29,7 @@ ROUNDED = 1e-3  # nats; the largest gap in float32 stays below
 WIDE_GAP = 0.125
 """Mean gap in nats above which bfloat16's rounding is not the only cause. A logit between 16 and 32 is a multiple of
 1/8 there: sampler and scorer each round it, and the log of the sum with it, by 1/16 at most and 1/32 on average, and the layers
-below add to that. The start of a run prints its gap.
+below add to that. The start of a run prints its gap. `wide_gap` is the bound at a temperature.
 """
 LONGEST = 2000  # characters of a prompt that are printed
 Note = Callable[[str], None]
@@ -184,7 +184,14 @@ def announce(
             tell(kind, begin, warning)
 
 
-def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, float], tell: Tell | None = None) -> None:
+def wide_gap(temperature: float) -> float:
+    """Return the mean gap in nats above which bfloat16's rounding is not the only cause: rounded logits are divided by it."""
+    return WIDE_GAP / min(1.0, temperature)
+
+
+def after_first_step(
+    note: Note, anchor: Anchor | None, metrics: Mapping[str, float], tell: Tell | None = None, temperature: float = 1.0
+) -> None:
     """Print the guide's dose in step 1, and the gap between sampler and scorer if it is above float32's rounding.
 
     tell: warns of a gap that bfloat16's rounding does not explain.
@@ -192,12 +199,13 @@ def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, fl
     notes = [dose(anchor, metrics), gap(metrics)]
     if any(notes):
         note(f"after step 1: {'; '.join(filter(None, notes))}")
-    if tell is not None and metrics.get(MEAN_GAP, 0.0) > WIDE_GAP:
+    wide = wide_gap(temperature)
+    if tell is not None and metrics.get(MEAN_GAP, 0.0) > wide:
         tell(
             "sampler gap",
             0,
             f"log-probs of sampler and scorer differ by {metrics[MEAN_GAP]:.2g} nats on average ({MEAN_GAP}), more than "
-            f"rounding in bfloat16 explains ({WIDE_GAP:g}): the update is of another distribution than the one that was sampled "
+            f"rounding in bfloat16 explains ({wide:g}): the update is of another distribution than the one that was sampled "
             "from. Set engine.dtype: float32",
         )
 
@@ -223,4 +231,4 @@ def gap(metrics: Mapping[str, float]) -> str:
     return f"log-probs of sampler and scorer differ by {mean}{widest:.2g} at most ({GAP})"
 
 
-__all__ = ["Setting", "after_first_step", "announce", "decoded", "idle", "of_optimizer", "setting_of"]
+__all__ = ["Setting", "after_first_step", "announce", "decoded", "idle", "of_optimizer", "setting_of", "wide_gap"]

@@ -48,9 +48,9 @@ def _reason(row: Sample, turns: int) -> str | None:
         return "the problem's id is a text that is not empty"
     if not is_integer(row.sample, 2**31):
         return "samples are numbered from 0"
-    for name, known in (("verdict", LABELS), ("finish", FINISHES)):
-        if getattr(row, name) not in known:
-            return f"{name} {getattr(row, name)!r}; it is one of {known}"
+    for name, value, known in (("verdict", row.verdict, LABELS), ("finish", row.finish, FINISHES)):
+        if value not in known:
+            return f"{name} {value!r}; it is one of {', '.join(map(repr, known))}"
     if row.seed is not None and not is_integer(row.seed, 2**63):
         return f"seed {row.seed!r} is not in [0, 2^63); take it from Identity.seed_of"
     if not _fits_turns(row, turns):

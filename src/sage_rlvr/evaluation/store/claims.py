@@ -42,6 +42,7 @@ class Claims:
             try:
                 fcntl.flock(self._lock[1], fcntl.LOCK_EX)  # which is an error if there are no locks here
             except OSError as error:
+                self.close()  # else a second claim would go on without a lock
                 raise self._locked(error) from error
         return self._lock[0]
 
