@@ -49,8 +49,9 @@ def arm(label: str, scores: Sequence[float], seconds: float | None = 600.0, step
 
 def summary(folder: Path, name: str, arms: Mapping[str, Mapping[str, Any]], **changes: Any) -> None:
     seeds = sorted({seed for one in arms.values() for seed in one["seeds"]})
-    whole = {"format": 2, "title": name, "notes": "", "control": "grpo", "seeds": seeds, "base": None, "arms": arms, "rows": []}
-    whole |= {"ks": [1, 8, 256], "evaluate": {"problems": 20, "split": "test"}, "questions": [], "away": {}} | changes
+    whole = {"format": 3, "title": name, "notes": "", "control": "grpo", "seeds": seeds, "base": None, "arms": arms, "rows": []}
+    whole |= {"ks": [1, 8, 256], "evaluate": {"problems": 20, "split": "test"}, "questions": [], "away": {}, "sampled": []}
+    whole |= {"baselines": [], "discarded": [], "oracle": None, "chance": {}, "failed": []} | changes
     (folder / name).mkdir()
     (folder / name / "summary.json").write_text(json.dumps(whole))
 

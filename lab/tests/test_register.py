@@ -79,7 +79,7 @@ def write(folder: Path, value: float, low: float, high: float, *, more: str = ""
     comparison = PairedDifference(difference=gap, p=0.04, outcome=outcome, over="training seeds")
     row = Row(a="A", b=b, metric=Metric(name="pass", k=1, at="temperature", temperature=1.0), comparison=comparison)
     arms = {key: {"label": key.upper(), "recipe": "", "why": "", "seeds": [0, 1, 2]} for key in "abc"}
-    whole = {"format": 2, "title": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}
+    whole = {"format": 3, "title": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}
     whole |= {"ks": [1], "questions": [], "rows": [row_tree(row)], "sampled": [], "baselines": [], "discarded": [], "oracle": None}
     whole |= {"chance": {}, "failed": []}
     for name in ("old", "new"):

@@ -32,8 +32,8 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
     lines = overview().splitlines()
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
     assert max(map(len, lines)) <= 120 and lines[2] == "train:" and [line for line in lines if line == "inspect:"]
-    assert "143 after SIGTERM" in lines[-2] and "130 after Ctrl-C" in lines[-2]
-    assert "stdout was closed early" in lines[-1] and lines[-1].startswith("1 warnings of `preflight`")
+    assert "143 after SIGTERM" in lines[-3] and "130 after Ctrl-C" in lines[-3]
+    assert "stdout was closed early" in lines[-2] and lines[-2].startswith("1 warnings of `preflight`")
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out

@@ -161,7 +161,7 @@ def in_pool(name: str, count: int, seed: int) -> dict[str, Any]:
         if math:
             verdict = pool.verify([(text, GOLD)], **place)[0]
         else:
-            verdict = of_reward(pool.verify([(text, {"answer": GOLD}, None)])[0])
+            verdict = of_reward(pool.verify([(text, {"answer": GOLD}, None, None)])[0])
         peaks[0] = max(peaks[0], *map(peak_mb, pool.pids()), 0.0)
         return verdict
 

@@ -356,7 +356,7 @@ def _permuted(probe: Probe, own: int) -> Iterator[Finding]:
         return
     paid = _under_other_golds(probe, some)
     top = max([*first.rewards, *(value for values in paid.values() for value in values)], default=0.0)
-    if top <= EPS:
+    if not paid or top <= EPS:  # not paid: the time of the probe ended within the first row
         return
     met: dict[int, list[int]] = {}  # prompt -> rows whose gold pays half of its unpaid completions
     kept = 0
