@@ -179,6 +179,7 @@ def test_a_changed_step_trains_other_weights(name: str):
     assert moved > 10 * TOLERANCE
 
 
+@pytest.mark.slow
 def test_q_is_held_above_q_min():
     """With the paper's ratio q is at least 1; only a negative ratio reaches q_min."""
     before, after = by_loop(LOWERED, True)

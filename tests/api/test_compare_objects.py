@@ -52,6 +52,7 @@ def test_every_form_has_the_verdict_of_the_files(made: Any, tmp_path: Path, monk
         assert "plan --from" not in repr(found)  # the objects have no path
 
 
+@pytest.mark.slow
 def test_seeds_ragged_lists_and_positions() -> None:
     seeds = np.random.default_rng(2).random((3, 30, N)) < 0.5
     for several in (seeds, list(seeds), [rows(one) for one in seeds], [by_id(one) for one in seeds], seeds.tolist()):

@@ -64,6 +64,7 @@ def test_refusals() -> None:
         sage_rlvr.widen("a", "b", "rows.jsonl", problem=3)
 
 
+@pytest.mark.slow
 def test_two_names_on_one_server_of_chat_completions(tmp_path: Path) -> None:
     before, after = (chat_policy(tmp_path / name) for name in ("before", "after"))
     rows = [{"problem": f"{a} + 1?", "answer": str(a + 1)} for a in range(1, 5)]

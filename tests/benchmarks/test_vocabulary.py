@@ -40,6 +40,7 @@ def test_the_line_of_this_package_is_named(vocabulary: Any) -> None:
     assert all(place.startswith("core/divergences.py:") for place in watch.at_peak)
 
 
+@pytest.mark.slow
 def test_a_step_of_grpo_keeps_no_logits(vocabulary: Any) -> None:
     """At 65,536 words the head's budget holds 64 of the 512 counted tokens, and a draw has 32 rows."""
     found = vocabulary.measured("grpo", 65_536)

@@ -67,6 +67,7 @@ def test_a_missing_recipe(write_recipe: Recipe, capsys: Capture) -> None:
     assert "no such file" in refused(capsys, "show", "a.yaml") and not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_model(write_recipe: Recipe, tmp_path: Path, capsys: Capture) -> None:
     recipe = write_recipe(model=tmp_path / "no-model")
     err = refused(capsys, "train", recipe, "--quiet")

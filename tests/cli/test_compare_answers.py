@@ -56,6 +56,7 @@ def test_distinct_right_answers_of_keys(capsys: Capture) -> None:
     assert found["without_answer"] == {"control": 0, "arm": 0}
 
 
+@pytest.mark.slow
 def test_distinct_right_answers_of_samples_and_what_has_none(capsys: Capture) -> None:
     """Of keys and of the same samples one by one the numbers are the same; samples without an answer count nowhere."""
     rng = np.random.default_rng(0)
@@ -128,6 +129,7 @@ def test_distinct_right_answers_over_training_seeds(capsys: Capture) -> None:
 # the chance floor
 
 
+@pytest.mark.slow
 def test_a_chance_floor_as_a_number(capsys: Capture) -> None:
     """Of four choices eight guesses solve 1 - 0.75^8 of the problems."""
     a, b = write("a.jsonl", *counts([0] * 20)), write("b.jsonl", *counts([6] * 20))
@@ -349,6 +351,7 @@ def test_of_many_completions_a_right_and_a_wrong_one_are_shown() -> None:
     assert list(names.values()) == ["p1", "a" * 57 + "...", "3: " + "a" * 57 + "...", "two lines"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn_as_nothing")
 def test_the_page_holds_as_many_completions_as_it_may(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sage_rlvr.results.details.rows.MOST_SAMPLES", 24)
@@ -364,6 +367,7 @@ def test_the_page_holds_as_many_completions_as_it_may(capsys: Capture, monkeypat
 # plans
 
 
+@pytest.mark.slow
 def test_a_plan_from_two_files_of_rows(capsys: Capture) -> None:
     rng = np.random.default_rng(4)
     p = rng.beta(1, 1, 40)
@@ -388,6 +392,7 @@ def test_a_plan_from_two_files_of_rows(capsys: Capture) -> None:
     assert "only for files of rows; pass them with --from A B" in run(capsys, "--problems", 9, "--correct", "x", command="plan")[2]
 
 
+@pytest.mark.slow
 def test_a_plan_from_unequal_samples_and_from_clusters_of_one_file(capsys: Capture) -> None:
     rows = [*counts([4] * 9, arm="a"), {"id": "p9", "n": 12, "c": 6, "arm": "a"}, *counts([1, 2] * 5, arm="b")]
     code, out, err = run(capsys, "--from", write("both.jsonl", *rows), command="plan")

@@ -207,6 +207,7 @@ def test_the_exact_text_is_the_gold() -> None:
 # one file, and other problems on one side
 
 
+@pytest.mark.slow
 def test_one_file_is_described_by_itself(capsys: Capture) -> None:
     """The published counts of the base: pass@1 .604 and pass@128 .891, pass^8 .386, as `compare` of two files prints them."""
     code, out, err = run(capsys, PUBLISHED / "base.jsonl")

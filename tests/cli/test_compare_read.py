@@ -67,6 +67,7 @@ def test_each_of_several_arms_has_a_heading(capsys: Capture) -> None:
     assert "b against a:" not in out_of(capsys, *names[:2])
 
 
+@pytest.mark.slow
 def test_one_problem_has_no_interval(capsys: Capture) -> None:
     names = [write(f"{name}.jsonl", [{"id": "p", "n": 8, "c": c, "keys": {"x": c}}]) for c, name in enumerate("ab", 1)]
     out = out_of(capsys, *names, "--support", "--out", "page")

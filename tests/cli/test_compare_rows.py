@@ -88,6 +88,7 @@ def test_by_default_the_verdict_one_table_and_no_more_than_changes_the_reading(c
     assert "gain at k" not in out and "rows" not in out and len(out.splitlines()) < 14
 
 
+@pytest.mark.slow
 def test_no_warning_of_the_long_text_is_missing_in_the_short_one(capsys: Capture) -> None:
     """Greedy samples, copies of a file, missing scores, unequal numbers, an assumed temperature, arms below chance, two procedures
     that disagree, and a design that is too small."""
@@ -156,6 +157,7 @@ def test_steps_of_one_file_are_two_arms(capsys: Capture) -> None:
     assert "rows of 3 steps (0, 50, 100); select one with @STEP" in run(capsys, name, name + "@0")[2]
 
 
+@pytest.mark.slow
 def test_the_page_has_the_picture_as_svg_and_pdf(capsys: Capture) -> None:
     code, out, err = run(capsys, BASE, RL, "--out", "page")
     assert code == 0 and "page page/report.html" in out, err
@@ -172,6 +174,7 @@ def test_out_writes_one_picture(name: str, head: bytes, capsys: Capture) -> None
     assert not list(Path().rglob("report.html"))
 
 
+@pytest.mark.slow
 def test_a_picture_is_of_one_task(capsys: Capture) -> None:
     names = [write(f"{name}.jsonl", *counts(c, task="x"), *counts(c, task="y")) for name, c in (("a", [1, 2, 3]), ("b", [4, 5, 6]))]
     code, _, err = run(capsys, *names, "--out", "fig.svg")
@@ -224,6 +227,7 @@ def test_one_sample_per_problem_claims_no_coverage(capsys: Capture) -> None:
     assert (code, json.loads(out)["verdicts"][0]["finding"]) == (0, "better")
 
 
+@pytest.mark.slow
 def test_close_and_undecided_k_are_told_apart(capsys: Capture) -> None:
     """3,000 problems whose band is narrower than 0.05, and 30 of the same kind whose band is wider."""
     right = np.random.default_rng(0).binomial(8, 0.5, size=(2, 3000))
@@ -247,6 +251,7 @@ def test_over_training_seeds_only_the_tested_k_are_named(capsys: Capture) -> Non
     assert "95 % band over k = 1, 4, 16 at once, over 4 training seeds" in out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn_as_nothing")
 def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
     """As greedy decoding gives; few problems, or few samples, are no sign of it."""
@@ -492,6 +497,7 @@ def test_copies_of_one_run_are_no_training_seeds(capsys: Capture) -> None:
     assert code == 0 and "rl, seed 0 (few0.jsonl) and rl, seed 1 (few1.jsonl): two training seeds have the same counts" in out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [60, 57, 20])
 @pytest.mark.parametrize("texts", [True, False])
 def test_a_run_that_is_in_part_a_copy_is_no_training_seed(kept: int, texts: bool, capsys: Capture) -> None:

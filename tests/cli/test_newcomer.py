@@ -114,6 +114,7 @@ def test_a_part_that_cannot_work_says_what_to_declare(
 # ---- show, doctor, recipes
 
 
+@pytest.mark.slow
 def test_show_of_rows_prints_no_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text(json.dumps({"problem": "1 + 1", "answer": "2"}) + "\n")
@@ -193,6 +194,7 @@ method: {name: grpo, beta: 0.0}
 """
 
 
+@pytest.mark.slow
 def test_eval_on_training_rows_says_so_and_the_base_gets_the_length_of_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

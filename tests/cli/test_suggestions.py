@@ -99,6 +99,7 @@ def test_a_run_on_rows_is_evaluated_by_samples(write_recipe: Recipe, suggested: 
     assert follow(suggested, "eval", "run")[:4] == ["eval", "run", "--samples", "64"]
 
 
+@pytest.mark.slow
 def test_a_report_that_compares_nothing_says_what_to_give(
     write_recipe: Recipe, suggested: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ def test_work_that_is_too_long_for_a_test_parses(
         assert not parse(command)[2]
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_shipped_script_parse_and_a_second_start_only_compares(tmp_path: Path) -> None:
     """recipes/repair/guided.sh with a stub for the program: every command is one of ours and its recipe takes the values
     that are given; what is marked as done is not done again."""
@@ -217,6 +219,7 @@ def sources() -> dict[Path, tuple[ast.AST, ...]]:
     return {path: tuple(ast.walk(ast.parse(text))) for path, text in files.items() if re.search(r"sage-rlvr|suggest\(", text)}
 
 
+@pytest.mark.slow
 def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
     """A message may name a command; one with arguments is quoted for the shell by `errors.suggest`."""
     for path, nodes in sources().items():

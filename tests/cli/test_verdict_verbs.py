@@ -156,6 +156,7 @@ def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
     assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
 
 
+@pytest.mark.slow
 def test_records_over_training_seeds(capsys: Capture) -> None:
     base = record("base", policies())
     names = {arm: [record(f"{arm}{s}", policies(0.8, 10 * i + s)) for s in range(3)] for i, arm in enumerate("AB")}
@@ -259,6 +260,7 @@ def test_a_pilot_of_several_seeds_and_of_several_tasks(capsys: Capture) -> None:
     assert "a plan is for one data set" in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", *both)[2]
 
 
+@pytest.mark.slow
 def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Capture) -> None:
     lines = [
         {
@@ -310,6 +312,7 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
     )
 
 
+@pytest.mark.slow
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
     assert code == 0 and "claims about checkpoints: can detect a difference of 0.147" in out
@@ -374,6 +377,7 @@ def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
     assert "y: two of its records have the same weights" in err
 
 
+@pytest.mark.slow
 def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> None:
     """The first arm is a trained run: it is called by its name; arms trained for unlike numbers of steps are told apart."""
     arms = []

@@ -131,6 +131,7 @@ def test_a_misspelled_part_is_answered_without_torch(ran: Ran) -> None:
     assert all("unknown part" in err and "sage-rlvr parts needs torch" not in err for _, _, err in (near, none))
 
 
+@pytest.mark.slow
 def test_a_name_or_job_of_the_package_that_needs_the_extra_names_it(tmp_path: Path) -> None:
     calls = ["Branch", "train('grpo')", "train('grpo', task='words')", "evaluate('embedded')", "demo()"]
     code = "import sys; sys.modules['torch'] = None; import sage_rlvr\n"

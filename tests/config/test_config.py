@@ -172,6 +172,7 @@ def test_round_trip_through_dump_yaml_and_json(recipe: Path, tmp_path: Path) -> 
     assert train(tmp_path / "again.yaml") == config
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         c.OptimizerConfig,

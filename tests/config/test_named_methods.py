@@ -29,6 +29,7 @@ def hash_of(words: list[str]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*the part of q that depends on the batch")
 def test_every_command_resolves_as_recorded() -> None:
     recorded = json.loads(HASHES.read_text())
@@ -36,6 +37,7 @@ def test_every_command_resolves_as_recorded() -> None:
     assert {words: hash_of(shlex.split(words)) for words in recorded} == recorded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [None, "words"])
 def test_every_method_trains_by_its_name(task: str | None) -> None:
     """sage, whose guide and base have defaults, too; compose is GRPO of parts."""

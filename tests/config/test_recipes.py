@@ -318,6 +318,7 @@ def test_a_copied_recipe_means_the_same_wherever_it_lies(tmp_path: Path) -> None
         recipes.copy("dapo", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_commands_take_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from sage_rlvr.cli.app import main
 

@@ -107,6 +107,7 @@ def test_the_site_has_five_sections_and_every_page_is_in_one():
     assert listed == {str(page.relative_to(DOCS)) for page in (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))}
 
 
+@pytest.mark.slow
 def test_the_sentences_of_the_readme_are_those_that_the_study_prints():
     from lab.studies.pages import filled
     from lab.study import headlines_of, rooms_of
@@ -165,6 +166,7 @@ def test_a_notebook_is_stored_with_the_outputs_of_its_own_cells(name: str):
     assert "pass@1" in said and not re.search(r"/(tmp|home|root|work)/", said)
 
 
+@pytest.mark.slow
 def test_the_skill_of_judging_a_run_holds_when_it_is_followed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     text = SKILL.read_text(encoding="utf-8")

@@ -61,6 +61,7 @@ def test_each_share_has_a_store_that_says_what_it_is(
     assert Path("page/figures/frontier.png").exists() and call("report", "page") == 0
 
 
+@pytest.mark.slow
 def test_a_mixture_at_another_temperature_and_in_the_upper_layers_alone(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Capture
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_mixture_at_another_temperature_and_in_the_upper_layers_alone(
     assert "no path of its policy" in refused(capsys, "eval", warm_policy, *words, "--kl-to", store)
 
 
+@pytest.mark.slow
 def test_stores_of_mixtures_are_not_those_of_the_run(
     words: tuple[Any, ...], write_recipe: Callable[..., Path], tiny_policy: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -106,6 +108,7 @@ def test_what_does_not_go_together_is_refused(
     assert message in refused(capsys, "eval", warm_policy, *words, *given)
 
 
+@pytest.mark.slow
 def test_borrowed_states_have_a_store_of_their_own(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Capture
 ) -> None:

@@ -77,6 +77,7 @@ def test_interruptions_and_top_ups_leave_no_trace(tmp_path: Path, together: int)
     assert len(whole.samples()) == 64 and fill(tmp_path / "less", 4, identity=identity).digest() == whole.digest(n=4)
 
 
+@pytest.mark.slow
 def test_rows_hold_turns_tokens_and_signals_of_the_policys_own(tmp_path: Path) -> None:
     scorer = Scorer.of("base", digit_policy(seed=1)[0], TOKENS, TOKENS)
     store = fill(tmp_path, 8, scorer=scorer, guide=guide_of("branch"))
@@ -111,6 +112,7 @@ def check_row(row: Sample) -> None:
         assert not np.asarray(column)[~own].any() and np.asarray(column)[own].all() and len(np.asarray(column)) == len(ids)
 
 
+@pytest.mark.slow
 def test_a_store_is_judged_again_from_the_policys_turns_alone(tmp_path: Path) -> None:
     class Strict(Digits):
         """Right where the first turn is."""
@@ -131,6 +133,7 @@ def test_a_store_is_judged_again_from_the_policys_turns_alone(tmp_path: Path) ->
     assert [row.verdict == "right" for row in rows] == firsts and any(firsts)
 
 
+@pytest.mark.slow
 def test_every_generator_of_this_process_plays_the_same_episodes(tmp_path: Path) -> None:
     cpu = fill(tmp_path / "sampler", 4).samples()
     made = fill(tmp_path / "transformers", 4, wrap=lambda g: TransformersGenerator(copy.deepcopy(MODEL), TOKENS, LAW)).samples()
@@ -159,6 +162,7 @@ def test_seeds_of_turns_are_these_for_ever() -> None:
     assert len({turn_seed(seed, turn) for seed in range(50) for turn in range(4)}) == 200
 
 
+@pytest.mark.slow
 def test_pairs_of_episodes_count_the_policys_own_tokens_alone(tmp_path: Path) -> None:
     """And a teacher hears the turns that the policy said."""
     store = fill(tmp_path / "first", 8)

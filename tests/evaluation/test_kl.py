@@ -58,6 +58,7 @@ def log_prob(model: PreTrainedModel, row: Completion, temperature: float) -> flo
     return float(found[range(len(row.ids)), row.ids.tolist()].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_mean_over_all_completions_is_the_kl_of_completions(name: str, temperature: float) -> None:
@@ -81,6 +82,7 @@ def test_equal_policies_are_0_apart_at_every_token(name: str) -> None:
     assert (sums[:, 1:] == 0).all() and (sums[:, 0] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_few_tokens_at_a_time_give_the_same_and_no_more_are_alive(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, base, rows = build(name, 0), build(name, 1), [*completions(PROMPTS[0]), *completions(PROMPTS[1])]
@@ -218,6 +220,7 @@ def test_stores_of_different_questions_are_an_error(changes: dict[str, Any], mes
 # the command
 
 
+@pytest.mark.slow
 def test_the_command_computes_it_on_completions_of_both_and_reads_it_again(
     write_recipe: Callable[..., Path],
     warm_policy: Path,

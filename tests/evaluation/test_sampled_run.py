@@ -43,6 +43,7 @@ def digest(store: str, n: int | None = None) -> str:
 # ---- ranked by a reward model
 
 
+@pytest.mark.slow
 def test_the_best_of_n_is_what_a_reward_model_ranks_first(
     words: tuple[Any, ...], warm_policy: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_new_store_has_as_few_equal_chunks_as_hold_what_is_asked_for(tmp_path:
     assert size_of(generator="transformers") == -(-n // -(-n // 32)) <= 32
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_drawn_and_rounding_up_is_said(
     words: tuple[Any, ...], warm_policy: Path, capsys: Any
 ) -> None:

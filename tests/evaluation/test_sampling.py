@@ -184,6 +184,7 @@ def test_what_another_writer_has_claimed_is_waited_for(pieces: Any, tmp_path: Pa
         assert not store.missing(pieces[0].problems, 32)
 
 
+@pytest.mark.slow
 def test_counts_agree_with_the_exact_probabilities(pieces: Any, tmp_path: Path) -> None:
     task, model, tokens, *_ = pieces
     counts = fill(pieces, tmp_path / "s", 256).counts()
@@ -196,6 +197,7 @@ def test_counts_agree_with_the_exact_probabilities(pieces: Any, tmp_path: Path) 
     assert not counts.undecided.any() and (p > 0.02).sum() >= 3
 
 
+@pytest.mark.slow
 def test_rows_hold_scores_and_q(pieces: Any, tmp_path: Path, tiny_policy: Path) -> None:
     base, tokens = load_policy(str(tiny_policy))
     scorer = Scorer.of("tiny", base, tokens, pieces[2])

@@ -77,6 +77,7 @@ def test_stores_at_several_temperatures_make_a_frontier(
     assert "--temperature" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_policy_or_setting_does_not_continue_a_store(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

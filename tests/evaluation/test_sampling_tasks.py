@@ -112,6 +112,7 @@ def test_options_of_the_chat_template_make_another_store(rows: Path, tmp_path: P
         evaluate(policy, task=str(rows), chat_template_kwargs=OFF)
 
 
+@pytest.mark.slow
 def test_several_temperatures_are_a_store_each_and_one_arm_of_a_comparison(rows: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     policy = chat_policy(tmp_path / "policy")
@@ -134,6 +135,7 @@ def test_several_temperatures_are_a_store_each_and_one_arm_of_a_comparison(rows:
         evaluate(policy, temperatures=(1.0, 1.0), **common)
 
 
+@pytest.mark.slow
 def test_a_run_is_asked_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, seen = [], sampled_run.prompts_of
 
@@ -154,6 +156,7 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.Mo
         assert all(prompt.text.endswith(EMPTY) == ends for prompt in prompts.values())
 
 
+@pytest.mark.slow
 def test_puzzles_are_judged_and_their_guesses_counted() -> None:
     task = choose(task_named("knights_and_knaves"), n=3)
     ids = list(task.problems)

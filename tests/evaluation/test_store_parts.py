@@ -277,6 +277,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_the_process_whose_claims_are_waited_for_is_named_and_said_to_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -470,6 +471,7 @@ def test_a_part_of_another_store_is_named(tmp_path: Path, change: dict):
         SampleStore.open(tmp_path / "one").counts()
 
 
+@pytest.mark.slow
 def test_a_part_of_another_kind_and_a_file_without_a_hash_are_named(tmp_path: Path):
     with evaluate(tmp_path, PROBLEMS, 2, SMALL) as store:
         store.reverify(lenient, "v1")

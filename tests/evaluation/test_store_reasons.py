@@ -90,6 +90,7 @@ def test_other_places_are_looked_at_in_samples_of_all_problems_and_never_in_cut_
     assert elsewhere_in(filled(tmp_path / "own", "wrong", "no answer", prompt="countdown")) is None
 
 
+@pytest.mark.slow
 def test_a_page_begins_with_it(tmp_path: Path) -> None:
     filled(tmp_path / "s", "wrong", "no answer").close()
     page = Page(report_of(read_results(f"mine={tmp_path / 's'}")))
@@ -112,6 +113,7 @@ def test_compare_and_samples_say_it_first(tmp_path: Path, capsys: Any, monkeypat
     assert capsys.readouterr().out.startswith("a, my: no answer in 40 of 40")
 
 
+@pytest.mark.slow
 def test_verify_of_a_file_and_an_audit_name_the_place(tmp_path: Path, capsys: Any) -> None:
     rows = [{"completion": f"It is {i}.", "answer": str(i)} for i in range(4)]
     (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

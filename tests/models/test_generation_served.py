@@ -265,6 +265,7 @@ def test_a_page_instead_of_json_is_refused_at_once() -> None:
         assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_one_bad_answer_of_a_call_stores_nothing(
     tiny_policy: Path, write_recipe: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ TREES = st.recursive(
 PLACES = [("choices",), CHOICE, (*CHOICE, "text"), (*CHOICE, "finish_reason"), IDS, (*CHOICE, "logprobs"), LOGPS, ("usage",)]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PLACES), TREES)
 def test_whatever_stands_in_a_field_is_read_as_a_sample_or_refused(path: tuple[Any, ...], value: Any) -> None:
     try:

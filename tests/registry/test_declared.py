@@ -105,6 +105,7 @@ def told() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_public_function_says_what_it_does():
     """The API reference shows what has a docstring, and nothing else of these files."""
     explained, silent = told(), []

@@ -261,6 +261,7 @@ def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         registry_of("guide")["broken"]
 
 
+@pytest.mark.slow
 def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sage_rlvr.evaluation.store import SampleStore
 

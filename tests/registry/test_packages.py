@@ -76,6 +76,7 @@ def guide(factor: float) -> str:
     return GUIDE.replace("FACTOR", str(factor))
 
 
+@pytest.mark.slow
 def test_a_part_of_another_package_or_version_is_another_run(
     install: Install, tmp_path: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ):

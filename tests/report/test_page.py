@@ -120,6 +120,7 @@ def test_the_page_has_answer_scores_pictures_samples_and_the_rest_is_folded(page
     assert sections(text)[0] == "Samples"
 
 
+@pytest.mark.slow
 def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
     results = read_results(folders / "demo")
     text = Page(report_of(results)).markdown()
@@ -220,6 +221,7 @@ def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
     assert made.notes == (tables.SAMPLES, "No chance floor known.")
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_the_summary_alone(folders: Path, tmp_path: Path) -> None:
     """Of the file, or of the results that it was made of."""
     values = report_of(read_results(folders / "demo"), shown=0)
@@ -303,6 +305,7 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
     assert "optimizer" not in measured._facts([run("base", 0, [])])
 
 
+@pytest.mark.slow
 def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:
     results = read_results(folders / "demo")
     them = tables.evaluated(summary_of(results, findings_of(results)))

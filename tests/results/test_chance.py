@@ -123,6 +123,7 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     assert "chance" not in row_texts.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
 
 
+@pytest.mark.slow
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
     path, level = folder(tmp_path / "sweep"), f"{CHANCE.at(256):.3f}"
     text = report(path, format="md").markdown("figures")

@@ -137,6 +137,7 @@ def test_laws_of_the_hull(scores: list[list[tuple[float, float]]], x: float, mor
     assert height(x, rivals[:1]) <= here + 1e-9 or x > max(p.pass1 for p in rivals[0][0])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(3, 6), st.integers(1, 3), st.floats(0.0, 0.3))
 def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, lift: float) -> None:
     """The interval holds its value and ends at the arm's own score; better is ahead of every rival at every temperature; worse is
@@ -182,6 +183,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_rows_room_and_summary_of_a_folder(made: Path, rows: Any) -> None:
     results = read_results(str(made))
     assert results.design.candidates == ("SAGE-Branch",)  # neither rivals, nor the ceiling, nor added controls
@@ -211,6 +213,7 @@ def test_rows_room_and_summary_of_a_folder(made: Path, rows: Any) -> None:
     assert second["own"] - second["best"] == pytest.approx(found.comparison.difference.value)
 
 
+@pytest.mark.slow
 def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(made: Path) -> None:
     """A grid over the weights of all policies finds no better mixture; without base and guesser the candidate's lead is larger."""
     results = read_results(str(made))
@@ -261,6 +264,7 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
         load_probabilities(folder)
 
 
+@pytest.mark.slow
 def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) -> None:
     """SAGE against GRPO over three training seeds of 16 samples: pass@8 and pass@16 at temperature 1."""
     out = write_stores(tmp_path)
@@ -294,6 +298,7 @@ def test_an_envelope_is_read_over_the_seeds_that_all_have(made: Path) -> None:
     assert not [row for row in compare(replace(results, table=table(0, 1, 2))) if row.why == "envelope"]
 
 
+@pytest.mark.slow
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     write_summary(folder)
     text = (folder / "summary.md").read_text()

@@ -155,6 +155,7 @@ def test_the_processors_of_all_runs_are_listed() -> None:
     assert versions({"a": [TrainingRun(arm="a", seed=0, versions=libraries)]}) == [("torch", "2.13.0")]
 
 
+@pytest.mark.slow
 def test_gains_by_how_often_the_base_solves_a_problem_are_laid_out_from_the_summary(tmp_path: Path) -> None:
     """The base solves half of the problems never and the others always; the arm solves all."""
     for name, never in (("base", 0), ("rl", 4)):

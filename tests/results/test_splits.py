@@ -46,6 +46,7 @@ def test_a_run_of_a_sweep_that_was_evaluated_by_itself_too_is_one_seed(folder: P
     assert read_results(str(folder)).table.where(arm="GRPO", task="").seeds == (0, 1, 2)
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_control_that_is_named_are_paired_with_those_of_the_others(folder: Path) -> None:
     """Every seed with its own, as the sweep compares them; the first record of the control once stood for all of its seeds."""
 

@@ -200,6 +200,7 @@ def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -
     assert all(run.steps == 3 for run in read_results(tmp_path).runs.values())
 
 
+@pytest.mark.slow
 def test_another_recipe_in_the_same_folder_is_explained(trained: Path, warm_policy: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(trained, pairs(warm_policy, **{"optimizer.lr": "2e-3"}))

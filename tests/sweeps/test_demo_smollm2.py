@@ -78,6 +78,7 @@ def test_the_arms_start_from_a_pretrained_model_and_the_base_is_sampled_colder_t
     assert all(f"{name}: {guide[name]}" in kept for name in ("threshold", "ratio", "q_max"))  # q on the page is the arm's
 
 
+@pytest.mark.slow
 def test_the_short_form_has_fewer_arms_problems_and_temperatures(tmp_path: Path, tiny: str) -> None:
     few = pairs(tiny)
     whole, short = (demo.plan(tmp_path, (0,), None, few, model="smollm2", short=short) for short in (False, True))
@@ -134,6 +135,7 @@ def test_a_probe_that_fails_gives_its_reason(tmp_path: Path, tiny: str) -> None:
     assert said.startswith("the time is not known before the first steps: model") and "no config.json in" in said
 
 
+@pytest.mark.slow
 def test_it_ends_in_the_answer_and_a_line_for_the_base_and_each_arm() -> None:
     results = read_results(COUNTS)
     findings = findings_of(results)

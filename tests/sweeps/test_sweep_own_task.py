@@ -186,6 +186,7 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     assert "every run of the design is complete" in page and "### From samples: own" in page and "| not run |" not in page
 
 
+@pytest.mark.slow
 def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
     tmp_path: Path, own: Callable[..., Path], started: Started
 ) -> None:

@@ -415,6 +415,7 @@ def test_the_order_of_changes_is_told(tmp_path: Path):
     assert "in order of change" in "\n".join(found.lines)
 
 
+@pytest.mark.slow
 def test_the_command_prints_draws_and_ends_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = state(tmp_path / "out", [trl_row(step, reward=0.0, frac_reward_zero_std=1.0, kl=0.0) for step in STEPS])
     with pytest.raises(SystemExit) as stop:

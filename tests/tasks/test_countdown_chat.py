@@ -236,6 +236,7 @@ def test_settings_out_of_range(changes: dict[str, object], message: str) -> None
         CountdownChat(**changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_distinct_draws_are_the_first_different_ones_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     task = CountdownChat({4: 1.0}, max_number=7, min_target=1, max_target=20)
     drawn = [p.problem_id for p in task.draw("test", 1, 60, "distinct")]
@@ -253,6 +254,7 @@ def test_other_draws_are_errors() -> None:
         TASK.examples("dev", 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     assert isinstance(task_named("countdown_chat"), CountdownChat) and TASKS["countdown_chat"] is CountdownChat
     found = audit(CountdownChat({3: 1.0}))
@@ -295,6 +297,7 @@ def test_a_setting_without_a_problem_is_an_error_with_the_next_step(monkeypatch:
         task.draw("train", 0, 1)
 
 
+@pytest.mark.slow
 def test_it_trains_is_evaluated_and_is_taught_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

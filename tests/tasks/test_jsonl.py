@@ -160,6 +160,7 @@ def test_a_reward_whose_file_ends_the_process_names_file_and_line(tmp_path: Path
         _loaded(f"{tmp_path / 'ends.py'}|score")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 5])
 def test_a_run_that_nobody_could_judge_is_not_done(steps: int, recipe: Path, capsys: Any) -> None:
     with pytest.warns(UserWarning, match=r"step 0: 8 of 8 completions are undecided and earn 0 .*task.seconds"):

@@ -121,6 +121,7 @@ def test_a_probe_predicts_the_steps_of_this_machine(tmp_path: Path, changes: dic
     assert peak is None or (found.peak is not None and peak / 2 < found.peak < 2 * peak)
 
 
+@pytest.mark.slow
 def test_show_and_doctor_say_what_a_step_takes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
     monkeypatch.setattr(probe, "probe", lambda config, say, base: asked.append(config.model) or cost(config=config))

@@ -205,6 +205,7 @@ def test_colder_samples_of_the_arm_do_not_move_the_nearest_temperature_of_a_summ
     assert [one.temperature for one in colder.colder_base_comparisons(compare(again), again)] == [0.6]
 
 
+@pytest.mark.slow
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:
     found = results(sharp=share(0.6))
     monkeypatch.setattr("sage_rlvr.results.details.samples.sample_sets", lambda *a: ())
@@ -354,6 +355,7 @@ def test_an_arm_is_held_against_the_weights_between_the_base_and_a_policy() -> N
     assert not [row for row in compare(other) if row.why == "weights"]  # mixtures of another base
 
 
+@pytest.mark.slow
 def test_mixtures_of_two_policies_that_are_not_there_and_a_base_drawn_twice() -> None:
     found = line(mixtures(), on=share(0.7))
     kept = [row for row in found.table.rows if row.arm != "rl"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from frozen.folders import write_sweep
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.results.read import read_results
@@ -18,6 +20,7 @@ def pair(table: Measurements[Measurement], a: str, b: str) -> ArmPair:
     return ArmPair(a=a, b=b, why="pair", left=here.where(arm=a), right=here.where(arm=b))
 
 
+@pytest.mark.slow
 def test_a_seed_without_a_temperature_leaves_the_pair_out_there_with_a_note(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "sweep")
     for seed in (1, 2):  # what is left, seed 0, is no row that stands for all

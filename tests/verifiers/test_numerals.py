@@ -28,6 +28,7 @@ def in_words(value: int) -> str:
     return TENS[value // 10 - 2] + (f"-{SMALL[value % 10]}" if value % 10 else "")
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9 - 1))
 def test_a_whole_number_is_read_back(value: int) -> None:
     assert in_digits(in_words(value)) == str(value)

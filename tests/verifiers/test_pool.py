@@ -88,6 +88,7 @@ def pairs(verdicts):
     return [(verdict.label, verdict.reason) for verdict in verdicts]
 
 
+@pytest.mark.slow
 def test_what_a_worker_waits_for_a_core_does_not_count(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pool(1, 0.3, function=hostile) as pool:
         assert pool.verify([("nap", "")])[0].reason == "took longer than 0.3 s"

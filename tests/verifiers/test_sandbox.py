@@ -190,6 +190,7 @@ def _stopped_once(box: Sandbox, seconds: float) -> None:
 COUNTS = "def f(n):\n    k = 0\n    for i in range(n): k += 1\n    return k"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "still", "label"), [(0.5, 0.8, "right"), (0.2, 0.0, "undecided")])
 def test_a_process_that_stood_still_is_not_wrong(limit: float, still: float, label: str) -> None:
     box = Sandbox()

@@ -225,6 +225,7 @@ def test_a_recipes_audit_prints_the_prompt_as_the_policy_reads_it(tmp_path: Path
     assert ended.value.code == 2 and "chat_template_kwargs.enable_thinkin:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_task_without_golds_is_told_to_be_tried_by_wrong_texts_alone(tmp_path: Path, capsys, monkeypatch):
     """A line says that a reward pays a text that solves nothing, which one on the form may; the last how little was tried."""
     monkeypatch.chdir(tmp_path)
@@ -395,6 +396,7 @@ def write_pairs(path: Path, *rows: dict) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_of_pairs_is_judged_beside_math_verify_and_its_kinds_are_named(tmp_path: Path):
     rows = [{"gold": gold, "answer": answer, "right": right, **more} for gold, answer, right, more in PAIRS_OF_A_FILE]
     found = audit_file(write_pairs(tmp_path / "pairs.jsonl", *rows))

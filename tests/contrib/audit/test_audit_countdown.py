@@ -91,6 +91,7 @@ def test_two_verifiers_give_one_verdict_on_any_text(text: str):
     assert judge(numbers, value, text).right == second_opinion(numbers, value, text)
 
 
+@pytest.mark.slow
 def test_the_verb(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sage_rlvr.contrib.audit.countdown.SIZES", (5, 1, 50))
     for word, code in (("countdown:countdown-3", 0), ("countdown:mine", 2)):

@@ -250,6 +250,7 @@ def test_os_exit_is_told_at_once_and_costs_no_worker(tmp_path: Path, monkeypatch
         audit_reward("ends_early.py:score", ROWS)
 
 
+@pytest.mark.slow
 def test_a_reward_in_another_environment(made_apart: Any) -> None:
     found = made_apart("perfect", python=sys.executable)
     assert found.passed and found.figures["failed"] == (0, CALLS)
@@ -300,6 +301,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         audit_reward("a:b", [{"answer": "1"}, {"answer": None}])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_audit_and_its_exit_code(made_apart: Any, capsys: Any, tmp_path: Path) -> None:
     reward, rows = f"{tmp_path / 'some_rewards.py'}:", str(tmp_path / "rows.jsonl")
     assert command("audit", "--reward", reward + "perfect", "--rows", rows) == 0

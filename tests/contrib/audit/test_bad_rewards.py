@@ -190,6 +190,7 @@ def test_a_bad_reward_is_found(name: str) -> None:
     assert found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_pool_closed")
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_reward_passes(name: str) -> None:

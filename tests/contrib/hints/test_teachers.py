@@ -149,6 +149,7 @@ def test_rules_say_what_was_tried_and_a_gold_line_among_it_is_dropped(said: str,
     assert hint_of(Rules(), task, one, [spoiled], verdict) == ("", True)
 
 
+@pytest.mark.slow
 @confined
 def test_a_share_of_examples_carries_guidance_of_both_kinds() -> None:
     plain, hinted = (Repair(hints=share).examples("train", 0, 0, 400) for share in (0.0, 0.5))

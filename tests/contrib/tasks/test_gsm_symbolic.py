@@ -139,6 +139,7 @@ def test_errors(package: None, make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_and_evaluated_on_both_sides(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = chat_policy(tmp_path / "chat", CHATML)

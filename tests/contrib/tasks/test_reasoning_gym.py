@@ -67,6 +67,7 @@ def judged(name: str, *completions: str) -> list[str]:
         return [verdict.label for verdict in task.verify_all([(problem, text) for text in completions])]
 
 
+@pytest.mark.slow
 def test_an_answer_is_scored_without_its_latex(package: None):
     right = (r"\boxed{Yes}", r"\boxed{\text{Yes}}", r"\boxed{\textbf{Yes}}", r"\boxed{\color{red}\text{Yes},}")
     assert judged("words", *right) == ["right"] * 4

@@ -243,6 +243,7 @@ def test_stories_that_are_none(problem_id: str, message: str) -> None:
         story_of(problem_id)
 
 
+@pytest.mark.slow
 def test_refusals() -> None:
     with pytest.raises(DataError, match="sampling 'without-replacement': word_problems has only iid"):
         TASK.draw("test", 0, 3, "without-replacement")

@@ -84,6 +84,7 @@ def test_neither_the_order_of_rows_nor_the_other_groups_matter(part, seed: int, 
     assert torch.allclose(there, found[groups][:, order], atol=1e-5)
 
 
+@pytest.mark.slow
 @given(seed=seeds)
 def test_another_step_and_another_seed_draw_anew(seed: int):
     rewards, seen = torch.ones(1, 8), drawn(seed, 1)[1]

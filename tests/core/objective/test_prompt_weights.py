@@ -169,6 +169,7 @@ def test_every_prompt_gets_every_weight_equally_often():
         assert (drawn == weight).float().mean(dim=0).tolist() == pytest.approx([1 / 3] * 3, abs=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     [

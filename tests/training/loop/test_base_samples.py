@@ -86,6 +86,7 @@ def test_a_problem_is_sharpened_or_gets_the_policy_gradient_and_never_both(count
     assert bool(sharpened) == (100 * counts[0] > percent * counts[1])
 
 
+@pytest.mark.slow
 def test_a_problem_without_samples_is_named(tmp_path: Path, folder: Path, write_recipe: Recipe, problems: list[tuple[str, str]]):
     few = base_store(tmp_path / "few", {name: 1 for name, _ in problems[:-1]})
     with pytest.raises(DataError, match=rf"no samples of training problem '{problems[-1][0]}'"):
@@ -193,6 +194,7 @@ def test_the_placebo_permutes_the_kl_alone():
     assert replace(placebo, anchor=method.anchor) == method
 
 
+@pytest.mark.slow
 def test_a_run_by_its_recipe_records_the_counts_and_is_refused_with_other_ones(
     folder: Path, tmp_path: Path, write_recipe: Recipe, problems: list[tuple[str, str]], own: dict
 ):

@@ -34,6 +34,7 @@ def recipe(folder: Path, limit: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_without_answers_warns_at_its_first_step(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.warns(UserWarning, match=r"step 0: no answer in 8 of 8 completions"):

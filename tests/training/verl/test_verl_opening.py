@@ -69,6 +69,7 @@ def test_an_option_that_the_template_does_not_read_is_refused_before_anything_is
     assert not (tmp_path / "verl").exists()
 
 
+@pytest.mark.slow
 def test_the_exported_command_has_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "mine.yaml").write_text(json.dumps(dump(config_of(tmp_path, chat_template_kwargs=OFF))))
     with pytest.raises(SystemExit) as ended:

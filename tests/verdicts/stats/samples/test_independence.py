@@ -341,6 +341,7 @@ def test_refusals():
             check_samples([[1, 2], [3, 4]], **{name: [[0, 0]]})
 
 
+@pytest.mark.slow
 def test_a_thousand_problems_of_128_texts_take_less_than_two_seconds():
     rows = np.random.default_rng(0).zipf(1.5, (1000, 128)).astype(str).tolist()
     start = time.process_time()
