@@ -199,14 +199,18 @@ def test_sizes_of_parts_change_neither_values_nor_gradients(
 # ---- nodes
 
 
+def queries_of(layout: Layout) -> list[int]:
+    """The nodes of all queries of all tiles."""
+    return torch.cat([tile.query_nodes.flatten()[tile.places] for tile in layout.tiles]).tolist()
+
+
 def test_a_beginning_that_texts_share_is_computed_once() -> None:
     tokens = torch.tensor([[3, 4, 5, 6], [3, 4, 5, 7], [3, 4, 8, 9], [3, 4, 5, 6]])
     mask, owners = torch.ones_like(tokens, dtype=torch.bool), torch.tensor([0, 0, 0, 1])
     found = Layout.of([[2, 2], [2, 7]], tokens, mask, owners)
     assert sorted(found.ids.tolist()) == sorted([2, 2, 7, 3, 4, 5, 8, 3, 4, 5])
     assert len(found.outputs) == 9  # every node but the first
-    asked = torch.cat([tile.nodes for tile in found.tiles])
-    assert sorted(asked.tolist()) == list(range(10))  # each node is a query once
+    assert sorted(queries_of(found)) == list(range(10))  # each node is a query once
     assert found.tiles[0].query_nodes.shape == (1, 1)  # what both prompts begin with
 
 
@@ -223,7 +227,7 @@ def test_a_layout_has_the_nodes_of_a_tree(prompts: list[list[int]], group: int, 
     lengths = torch.randint(1, 5, (len(tokens),), generator=draw)
     mask, owners = torch.arange(4)[None, :] < lengths[:, None], torch.arange(len(prompts)).repeat_interleave(group)
     found = Layout.of(prompts, tokens, mask, owners, distinct)
-    assert sorted(torch.cat([tile.nodes for tile in found.tiles]).tolist()) == list(range(len(found.ids)))
+    assert sorted(queries_of(found)) == list(range(len(found.ids)))
     if distinct:  # a text below two prompts of which one is the beginning of the other counts for both
         nodes = {tuple(p[: i + 1]) for p in prompts for i in range(len(p))}
         own = {(o, *tokens[i, :t].tolist()) for i, o in enumerate(owners.tolist()) for t in range(1, int(lengths[i]))}

@@ -1,15 +1,16 @@
 """Sampling groups of completions from any causal LM of transformers: each prompt is run once for its group.
 
-A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on repeated prompts, none of which
-changes the distribution:
+`sample` runs the prompts (`prefill`), then in turns draws a token for each completion (`draw`) and computes the next logits
+(`Decoder` or `_ModelDecoder`). A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on
+repeated prompts, none of which changes the distribution:
 
 1. A common prefix of prompts runs once, and a prompt's keys and values are stored once for its group.
-2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
+2. The completion's keys and values are in buffers allocated once, not in a tensor concatenated every step.
 3. Completions that have ended leave the batch.
-4. A sample from a large vocabulary looks at blocks of it first, then into one (`draw`).
+4. A token of a large vocabulary is drawn in two levels, its block first (`draw`).
 
 Any other model takes the stock path, its own forward: it repeats the prompt's cache, and samples prompts of one length at a time,
-because padding would displace real tokens in a cache with a window.
+because padding would displace real tokens in a cache with a window. Letters of shapes are those of `llama/__init__.py`.
 
 Random numbers are an argument: the completion with the number r (`row_ids`) uses the uniform number
 `key.uniform64(step, "sample", r, t)` at position t, so it depends neither on its neighbors nor on the number of completions in a
@@ -44,7 +45,10 @@ from sage_rlvr.models.llama.pieces import unit
 from sage_rlvr.models.lm_head import KEPT_LOGITS, LOWEST, pieces
 
 Cut = Callable[[Tensor], Tensor]
-ONE_LEVEL, BLOCK = 4096, 128  # the largest vocabulary that a draw sums at once; tokens of a block of a larger one
+"""Truncates a distribution: log-probs (B, V) -> those of the truncated one, -inf for a removed token."""
+
+ONE_LEVEL, BLOCK = 4096, 128
+"""The largest vocabulary that a draw sums at once; tokens of a block of a larger one."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def sample(
         eos_id: the token that ends a completion, or several of them.
         pad_id: fills the rows after their end.
         key: source of the random numbers.
-        step: their address, with `row_ids`.
+        step: number of the training step, part of the random numbers' address as are `row_ids`.
         temperature: > 0, divides the logits.
         row_ids: (P * group_size,), the completions' numbers for the random streams (default 0, 1, 2, ...).
         entropies: False saves their computation.
@@ -129,69 +133,62 @@ def sample(
             those of the truncated one.
         ready: `prefill(model, prompts)`, to sample more than once from one run of the prompts; the weights must not have changed.
         limits: (P * group_size,), tokens of each completion at most, from 1 to `max_new_tokens`; None = all alike.
-        trace: True keeps `Rollout.trace`, of a model that the engine runs.
-        lender: samples from another policy at some states.
+        trace: True keeps `Rollout.trace` if the engine supports the model.
+        lender: another policy, from which tokens are sampled at some states.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
     device = next(model.parameters()).device
     count = len(prompts) * group_size
     row_ids = torch.arange(count) if row_ids is None else row_ids.cpu()
-    again = ready is not None  # whether `ready` is to be drawn from once more
-    if again and trace:
-        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
     if ready is not None:
+        if trace:
+            raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
         _check_ready(model, ready, len(prompts))
     if lender is not None:
         _check_lender(lender, len(prompts), trace)
+    part = partial(  # the same call for some of the prompts or completions
+        sample,
+        model,
+        max_new_tokens=max_new_tokens,
+        eos_id=ends,
+        pad_id=pad_id,
+        key=key,
+        step=step,
+        temperature=temperature,
+        entropies=entropies,
+        cut=cut,
+    )
+    grid = row_ids.reshape(-1, group_size)
     by_length = ready if isinstance(ready, PrefillByLength) else None
     if by_length or (ready is None and len({len(p) for p in prompts}) > 1 and not supports(model)):
-        alike = partial(
-            sample,
-            model,
-            group_size=group_size,
-            max_new_tokens=max_new_tokens,
-            eos_id=ends,
-            pad_id=pad_id,
-            key=key,
-            step=step,
-            temperature=temperature,
-            entropies=entropies,
-            cut=cut,
-        )
-        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits, by_length)
-    parts = pieces_of(model, len(prompts), group_size, max_new_tokens)
-    if len(parts) > 1 and ready is None and lender is None and not trace:
-        asked = {"eos_id": ends, "pad_id": pad_id, "key": key, "step": step, "temperature": temperature, "cut": cut}
-        own_rows = row_ids.reshape(-1, group_size)
-        most = None if limits is None else limits.reshape(-1, group_size)
-        drawn_parts = [
-            sample(
-                model,
+        return _length_by_length(partial(part, group_size=group_size), prompts, grid, pad_id, limits, by_length)
+    pieces_of_rollout = pieces_of(model, len(prompts), group_size, max_new_tokens)
+    if len(pieces_of_rollout) > 1 and ready is None and lender is None and not trace:
+        most = None if limits is None else limits.reshape(grid.shape)
+        sampled = [
+            part(
                 prompts[some],
                 group_size=own.stop - own.start,
-                max_new_tokens=max_new_tokens,
-                row_ids=own_rows[some, own].flatten(),
+                row_ids=grid[some, own].flatten(),
                 limits=None if most is None else most[some, own].flatten(),
-                entropies=entropies,
-                **asked,
             )
-            for some, own in parts
+            for some, own in pieces_of_rollout
         ]
-        return joined(drawn_parts, pad_id)
-    # float64 where the device has it: a float32 uniform has 24 bits, and tokens rarer than its steps could not be drawn
+        return joined(sampled, pad_id)
+    # float64 if the device has it: a float32 uniform has 24 bits, and tokens rarer than its steps could not be drawn
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((count, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(count, max_new_tokens, device=device)
-    spreads = torch.zeros(count, max_new_tokens, device=device) if entropies else None
+    entropy_rows = torch.zeros(count, max_new_tokens, device=device) if entropies else None
     lengths = torch.full((count,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(count, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
     with evaluating(model):
         tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
         prefilled = ready or prefill(model, prompts, None if tracing is None else tracing.weights)
-        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
-        alive = torch.arange(count, device=device)
+        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=ready is not None)
+        alive = torch.arange(count, device=device)  # rows that have not ended; `at` picks them out of all rows
         logits = prefilled.logits.repeat_interleave(group_size, 0)
         if lender is not None:
             other = _decoder(lender.model, lender.ready, group_size, max_new_tokens, again=True)
@@ -201,8 +198,8 @@ def sample(
             at = (slice(None) if alive.shape[0] == count else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
             tokens[at], logps[at] = drawn, logp
-            if spreads is not None:
-                spreads[at] = entropy
+            if entropy_rows is not None:
+                entropy_rows[at] = entropy
             ended = reduce(torch.logical_or, [drawn == end for end in ends])
             over = ended if limits is None else ended | (limits[alive] == t + 1)
             if bool(over.any()):
@@ -219,20 +216,20 @@ def sample(
                     tracing.add(drawn, positions, logits)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
-    spread = None if spreads is None else spreads[:, :width]
+    kept_entropies = None if entropy_rows is None else entropy_rows[:, :width]
     traced = None if tracing is None else tracing.trace(prefilled)
-    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], spread, finished, None, traced)
+    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], kept_entropies, finished, None, traced)
 
 
 def numbers_per_token(config: Any) -> int:
-    """Return the keys and values of one token in all layers, from a text model's config."""
+    """Return how many numbers the keys and values of one token have in all layers, from a text model's config."""
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     return int(2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * width)
 
 
 CACHE = 1 << 32
-"""Bytes of keys and values of completions for which a rollout is not sampled in pieces, however small the model is."""
+"""Bytes of keys and values of completions up to which a rollout is sampled at once, however small the model is."""
 
 
 def cache_bytes(model: PreTrainedModel) -> int:
@@ -257,7 +254,11 @@ def pieces_of(model: PreTrainedModel, prompts: int, group_size: int, max_new_tok
 
 
 class _Tracing:
-    """Weights with a record, and the logits that are sampled from; more: the most completion tokens of each prompt that are fed."""
+    """Record of a sampler in the making: weights that fill it, tokens and positions, and the logits that are sampled from.
+
+    more: the maximum number of completion tokens of each prompt that are computed, G * (max_new_tokens - 1). Logits are (P, V) of
+    the prompts, which `trace` writes, and (B, V) of each step.
+    """
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
         self.weights = Plain(Net(model))
@@ -267,7 +268,7 @@ class _Tracing:
         self.positions: list[Tensor] = []
         outputs = len(prompts) * (1 + more)
         self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT_LOGITS else None
-        self.filled = len(prompts)  # the first logits are those of the first tokens of the prompts, see `trace`
+        self.filled = len(prompts)  # rows of `logits`
 
     def add(self, tokens: Tensor, positions: Tensor, logits: Tensor) -> None:
         """Record the tokens (B,) of a decode step, their positions, and the logits (B, V) of the next ones."""
@@ -284,7 +285,7 @@ class _Tracing:
         completion_nodes = self.filled - len(ready.logits)
         filled, versions = record.filled(len(ready.layout.ids) + completion_nodes), self.weights.versions
         ids, positions = torch.cat([ready.layout.ids, *self.ids]), torch.cat([ready.layout.positions, *self.positions])
-        one_state_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are one text, with one last node
+        one_state_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are equal and have one last node
         if self.logits is None or not one_state_each:
             return Trace(filled, None, ids, positions, versions)
         logits = self.logits[: self.filled]
@@ -293,21 +294,21 @@ class _Tracing:
 
 
 def _length_by_length(
-    alike: Callable[..., Rollout],
+    sample_some: Callable[..., Rollout],
     prompts: Sequence[Sequence[int]],
     row_ids: Tensor,
     pad_id: int,
     limits: Tensor | None = None,
     ready: PrefillByLength | None = None,
 ) -> Rollout:
-    """Return `alike(prompts, row_ids=...)` for the prompts of each length, in the original order.
+    """Return `sample_some(prompts, row_ids=..., limits=..., ready=...)` for the prompts of each length, in the original order.
 
-    row_ids: (P, G). limits: (P * G,).
+    row_ids: (P, G). limits: (P * G,). ready: a prefill for each length.
     """
     groups = _alike_in_length(prompts) if ready is None else ready.groups
     most = None if limits is None else limits.cpu().reshape(row_ids.shape)
     parts = [
-        alike(
+        sample_some(
             [prompts[i] for i in group.tolist()],
             row_ids=row_ids[group].flatten(),
             limits=None if most is None else most[group].flatten(),
@@ -353,7 +354,7 @@ def draw(
     Sums are float64 if the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
     tokens of a vocabulary of 100,000, which could then never be sampled.
 
-    cut: log-probs (B, V) -> those of the truncated distribution, -inf for a removed token; such a token is never sampled.
+    cut: truncates the distribution; a token that it removes is never sampled.
     """
     if cut is None and logits.shape[1] > ONE_LEVEL:
         return _draw_in_two_levels(logits, uniforms, temperature, entropies)
@@ -367,22 +368,24 @@ def draw(
     threshold = (uniforms * cumulative[:, -1])[:, None]
     chosen = torch.searchsorted(cumulative, threshold).clamp_max_(logits.shape[-1] - 1)
     drawn = log_probs.gather(1, chosen).squeeze(1)
-    # 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low, and a cut leaves -inf.
-    entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None
+    entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None  # a cut leaves -inf
     return chosen.squeeze(1), drawn, entropy
 
 
 def _draw_in_two_levels(
     logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sample as `draw` does without float64 sums over the full vocabulary: over blocks of `BLOCK` tokens, then within one block."""
+    """Sample as `draw` does without float64 sums over the full vocabulary: over blocks of `BLOCK` tokens, then within one block.
+
+    log p = (logit / temperature - top) - log_sum, as in `lm_head.measured`; sums (B, blocks) are of exp(logit / temperature - top).
+    """
     count, vocabulary = logits.shape
     widest = widest_float(logits.device)
     whole = vocabulary // BLOCK * BLOCK  # what is left over is a block of its own
     blocks = -(-vocabulary // BLOCK)
-    top, logs = (torch.empty(count, device=logits.device) for _ in range(2))
+    top, log_sum = (torch.empty(count, device=logits.device) for _ in range(2))
     sums = torch.empty(count, blocks, device=logits.device)
-    spread = torch.empty_like(top) if entropies else None
+    entropy = torch.empty_like(top) if entropies else None
     for part in pieces(logits):
         wide = logits[part].float()
         wide = wide / temperature if temperature != 1 else wide
@@ -393,9 +396,9 @@ def _draw_in_two_levels(
         if whole < vocabulary:
             sums[part, -1] = powers[:, whole:].sum(-1)
         total = sums[part].sum(-1)
-        top[part], logs[part] = highest[:, 0], total.log()
-        if spread is not None:  # 0 log 0 = 0, as in `draw`
-            spread[part] = logs[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
+        top[part], log_sum[part] = highest[:, 0], total.log()
+        if entropy is not None:
+            entropy[part] = log_sum[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
     cumulative = sums.cumsum(-1, dtype=widest)
     threshold = uniforms * cumulative[:, -1]
     block = torch.searchsorted(cumulative, threshold[:, None]).squeeze(1).clamp_max_(blocks - 1)
@@ -407,8 +410,8 @@ def _draw_in_two_levels(
     # The two levels round differently: the rest of the threshold is scaled by what the block sums to at this level.
     rest = (threshold - before) / (cumulative[here, block] - before) * shares[:, -1]
     at = torch.searchsorted(shares, rest[:, None]).squeeze(1).clamp_max_(BLOCK - 1)
-    # NaN logits make the search end behind the last token; `generations` and training raise for such log-probs.
-    return (block * BLOCK + at).clamp_max_(vocabulary - 1), inside[here, at] - logs, spread
+    # NaN logits make the search end after the last token; `generations` and training raise for such log-probs.
+    return (block * BLOCK + at).clamp_max_(vocabulary - 1), inside[here, at] - log_sum, entropy
 
 
 def _check(
@@ -494,8 +497,8 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 class EnginePrefill:
     """P prompts after one run through the engine. `prefill` makes it; `sample` reads it.
 
-    It has keys_values (N, 2 * K * D) of their nodes per layer, logits (P, V) of the first new token, lengths (P,), and the weights
-    that decode, with their versions.
+    keys_values: (N, 2 * K * D) of the nodes of `layout` per layer, keys first and turned. logits (P, V) of the first new token.
+    lengths (P,). weights: those that decode, with their versions; they serve one decoder at a time.
     """
 
     keys_values: list[Tensor]
@@ -522,7 +525,7 @@ class StockPrefill:
 class PrefillByLength:
     """Prompts of several lengths on the stock path. `prefill` makes it; `sample` reads it.
 
-    It has groups, the numbers of those of one length, and a prefill of each.
+    groups: the numbers of the prompts of each length. parts: a prefill of each group.
     """
 
     groups: list[Tensor]
@@ -579,6 +582,7 @@ def _stock_prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> 
 
 
 def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:
+    """Run the prompts; the forward fills the record of the weights, if they have one."""
     net, layout = weights.net, Layout.of_prompts(prompts, device)
     q_width, grids = net.query_heads * net.head_dim, grids_of(net, layout)
     keys_values: list[Tensor] = []
@@ -598,8 +602,8 @@ def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], d
 class Lender:
     """Another policy, from which the next token is sampled at some states. `BorrowingGenerator` makes it; `sample` reads it.
 
-    ready: its `prefill` of the same prompts. spelled: the text of a token. at: of a completion's text so far, whether the next
-    token is sampled from here.
+    ready: its `prefill` of the same prompts. spelled: token id -> text. at: text of a completion so far -> True if the next token
+    is sampled from this policy.
     """
 
     model: PreTrainedModel
@@ -630,7 +634,7 @@ class _Borrower:
         return positions
 
     def chosen(self, own: Tensor, other: Tensor) -> Tensor:
-        """Return for each completion the logits (B, V) of the policy that its next token is sampled from."""
+        """Return for each completion the logits that its next token is sampled from: own or other, (B, V) each."""
         lent = torch.tensor([self.lender.at(text) for text in self.texts], device=own.device)
         return torch.where(lent[:, None], other, own)
 

@@ -4,9 +4,9 @@ A Llama-shaped model goes through the engine (`models/llama`): every distinct be
 no token is padded. A group of 8 ten-token completions of a 300-token prompt costs at most 372 nodes instead of 2,472 tokens (the
 last token of a completion predicts nothing). Any other model takes the stock path: prompt and completion in one padded row each,
 through its own forward. In float32 both compute the same numbers up to rounding (tests/models/test_scoring.py). In bfloat16 they
-differ in where they round: see `llama/pieces.py`, and `head.FloatHead` for the logits.
+differ in where they round: see `llama/pieces.py`, and `lm_head.FloatHead` for the logits.
 
-The engine bounds the memory of logits (`head.KEPT_LOGITS`) and of every next token's log-probs (`laws.NUMBERS`). The stock path
+The engine bounds the memory of logits (`lm_head.KEPT_LOGITS`) and of every next token's log-probs (`laws.NUMBERS`). The stock path
 does not: it builds the logits of all counted columns (B, columns, V), and log-probs (B, T, V).
 """
 

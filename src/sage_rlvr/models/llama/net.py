@@ -1,4 +1,4 @@
-"""A Llama-shaped model of transformers as plain tensors: which models have this shape, and the places of their weights.
+"""A Llama-shaped model of transformers as plain tensors: which models have this shape, and where their weights are.
 
 Llama, Qwen2, Qwen2.5 and Qwen3 (and SmolLM, a Llama) differ in three places: Qwen2 adds biases to q, k and v; Qwen3 normalizes each
 head of q and k; some tie the head to the embedding. Everything else is one shape:
@@ -23,13 +23,13 @@ from sage_rlvr.models.lm_head import FloatHead
 
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotary frequencies that do not depend on the length of a text."""
+"""Types of rotary frequencies that do not depend on the length of a text."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes in which a torch module keeps its hooks."""
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
-    """The reason why the engine does not compute this model now, as a clause to follow "the stock path: "; None if it does."""
+    """Return why the engine does not support the model as it is now, a clause to follow "the stock path: "; None if it does."""
     config, name = model.config, type(model).__name__
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -62,23 +62,26 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Return True if the engine computes this model; another one takes the stock path, transformers' own forward."""
+    """Return True if the engine supports the model as it is now; else it takes the stock path, transformers' own forward."""
     return unsupported_reason(model) is None
 
 
 Versions = tuple[tuple[int, int], ...]
+"""What `versions_of` returns: equal before and after if no weight has changed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Weights of a block, each (outputs, inputs) as transformers stores them. q, k, v and gate, up are products of one input.
-    `Net` makes it; forward and decoder read it."""
+    """Weights of a decoder layer of transformers, by reference; matrices are (outputs, inputs). `Net` makes it.
+
+    The projections of a tuple have the same input, so that `stacked` makes them one product.
+    """
 
     attention_norm: Tensor
     qkv: tuple[Tensor, Tensor, Tensor]
     qkv_bias: tuple[Tensor, Tensor, Tensor] | None
     head_norms: tuple[Tensor, Tensor] | None
-    """Qwen3: of the heads of q and of k, (D,) each."""
+    """Of the heads of q and of k (Qwen3), (D,) each."""
     out: Tensor
     out_bias: Tensor | None
     mlp_norm: Tensor
@@ -87,7 +90,7 @@ class Layer:
 
     @classmethod
     def of(cls, block: Any) -> Layer:
-        """The weights of a decoder layer of transformers."""
+        """block: a decoder layer of transformers."""
         attention, mlp = block.self_attn, block.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
@@ -105,14 +108,17 @@ class Layer:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them, in the order in which `Backward` gives their gradients."""
+        """All weights, in the order in which backward returns their gradients (`forward._layer_backward`)."""
         several = (*self.qkv, *(self.qkv_bias or ()), *(self.head_norms or ()))
         one = () if self.out_bias is None else (self.out_bias,)
         return (self.attention_norm, *several, self.out, *one, self.mlp_norm, *self.gate_up, self.down)
 
 
 class Net:
-    """The weights of a model that the engine `supports`, by reference: a Net made before an update sees the weights after it."""
+    """The weights of a model that the engine `supports`, by reference: an optimizer step changes them here too.
+
+    `lm_head` (V, C) is the same tensor as `embedding` if the two are tied. `padding`: the id whose embedding gets no gradient.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         core: Any = model.model
@@ -135,7 +141,7 @@ class Net:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every weight but the head's, in the order in which `Backward` gives their gradients."""
+        """Every weight but the head's, in the order in which backward returns their gradients (`forward._States`)."""
         return (self.embedding, self.final_norm, *(tensor for layer in self.layers for tensor in layer.tensors))
 
     @property
@@ -144,7 +150,7 @@ class Net:
         return versions_of((*self.tensors, self.lm_head))
 
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
-        """cos and sin (longest, 1, D / 2) float32 of every position."""
+        """Return cos and sin of the rotation at positions 0 to longest - 1, (longest, 1, D / 2) each, float32; 1 is for heads."""
         positions = torch.arange(longest, device=self.embedding.device)[None]
         like = torch.empty(1, 1, 1, device=self.embedding.device)  # transformers rounds cos and sin to the dtype of this: float32
         cos, sin = self._rotary(like, positions)
@@ -153,7 +159,7 @@ class Net:
 
 
 def versions_of(weights: Iterable[Tensor]) -> Versions:
-    """Return for each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
+    """Return for each weight the counter that a change in place raises, and its address, which `weight.data = other` changes.
 
     A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed: write under `torch.no_grad`.
     """
@@ -161,12 +167,15 @@ def versions_of(weights: Iterable[Tensor]) -> Versions:
 
 
 def _has_address(weight: Tensor) -> bool:
-    """False for fake and other subclassed tensors, and for devices whose addresses mean nothing here."""
+    """Return True if `data_ptr` is an address in memory: not of fake or other subclassed tensors, nor on other devices."""
     return weight.device.type in ("cpu", "cuda") and type(weight.data) is Tensor
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices or biases of one input as one, (sum of outputs, inputs): a view if they are adjacent in memory (`adjacent`)."""
+    """Return matrices (outputs, inputs) or biases (outputs,) of one input as one tensor, detached.
+
+    It is a view if they lie one after the other in memory (`adjacent`), else a copy.
+    """
     first = parts[0]
     if not _has_address(first):
         return torch.cat([p.detach() for p in parts])
@@ -181,10 +190,10 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def adjacent(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, its q, k, v and its gate, up adjacent in memory, so that each is one product without a copy.
+    """Move the matrices of q, k, v, and of gate and up, next to each other in memory, so that `stacked` copies none of them.
 
-    For a model of our own only: other code may hold on to where its parameters lay. A copy of the model, or one moved to another
-    device, has to be laid out again.
+    Return the same model. For a model of our own only: other code may still refer to the old memory of its parameters. A copy of
+    the model, or one moved to another device, has to be laid out again. Biases stay where they are.
     """
     if supports(model):
         for layer in Net(model).layers:
