@@ -143,9 +143,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, warm_policy: Path) -> Path
     return out
 
 
-def demo_of(out: Path, model: Path, **changes: str) -> int:
+def demo_of(out: Path, model: Path, arms: Sequence[str] = ARMS, **changes: str) -> int:
     with pytest.raises(SystemExit) as caught:
-        main(["demo", "--out", str(out), "--problems", "6", "--workers", "1", *words(model, **changes)])
+        main(["demo", "--out", str(out), "--arms", *arms, "--problems", "6", "--workers", "1", *words(model, **changes)])
     return int(caught.value.code or 0)
 
 
@@ -191,11 +191,13 @@ def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -> None:
-    assert demo_of(tmp_path, warm_policy) == 0 and (tmp_path / "report.html").exists()
-    assert all(job.trained for job in plan(tmp_path, pairs(warm_policy)))
-    rows = [(job.directory / "metrics.jsonl").read_bytes() for job in plan(tmp_path, pairs(warm_policy))]
-    assert demo_of(tmp_path, warm_policy, steps="3") == 0  # more steps go on where the runs stand
-    for job, old in zip(plan(tmp_path, pairs(warm_policy, steps="3")), rows, strict=True):
+    arms = ("grpo", "sage_branch")
+    assert demo_of(tmp_path, warm_policy, arms) == 0 and (tmp_path / "report.html").exists()
+    jobs = plan(tmp_path, pairs(warm_policy), arms=arms)
+    rows = [(job.directory / "metrics.jsonl").read_bytes() for job in jobs if job.trained]
+    assert len(rows) == len(jobs) == 2
+    assert demo_of(tmp_path, warm_policy, arms, steps="3") == 0  # more steps go on where the runs stand
+    for job, old in zip(plan(tmp_path, pairs(warm_policy, steps="3"), arms=arms), rows, strict=True):
         assert job.trained and (job.directory / "metrics.jsonl").read_bytes().startswith(old)
     assert all(run.steps == 3 for run in read_results(tmp_path).runs.values())
 

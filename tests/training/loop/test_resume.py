@@ -366,7 +366,7 @@ def wait_for_rows(process: subprocess.Popen[bytes], folder: Path, rows: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [BRANCH, DARS, RLPR, EPISODES, pytest.param(GUIDED, id="guided")])
+@pytest.mark.parametrize("method", [BRANCH, EPISODES, pytest.param(GUIDED, id="guided")])
 def test_five_sigkills_at_random_instants(recipe: Path, tmp_path: Path, method: str) -> None:
     with_method(recipe, method, plugins=method in PLAYED)
     finish(recipe, tmp_path / "whole")

@@ -373,7 +373,7 @@ def test_an_export_without_validation_problems_validates_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "world", ["demo", "demo-large", *(pytest.param(w, marks=pytest.mark.slow) for w in ("demo-base", "countdown-3", "demo-5"))]
+    "world", ["demo", "demo-large", *(pytest.param(w, marks=pytest.mark.slow) for w in ("demo-base", "countdown-3"))]
 )
 def test_a_named_world_has_its_training_problems(world: str):
     """By its name alone: what a task of the command line is asked for. The first few are the first of all of them."""
