@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.llama.attention import missing
 from sage_rlvr.models.llama.forward import Activations, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
@@ -338,7 +337,7 @@ class Decoder:
             self.prompt_scores_to_mask.add_(self.padding_mask)
         torch.bmm(self.query_by_completion, own_keys, out=self.own_scores)
         over_prompt = self.grid_scores if slots is None else self.grid_scores.index_select(1, slots)
-        torch.cat((over_prompt, self.own_scores_by_head, self.extra_scores), -1, out=self.scores)
+        torch.cat((over_prompt, self.own_scores_by_head), -1, out=self.scores)
         unfilled.fill_(float("-inf"))
         torch.softmax(self.scores, -1, out=self.shares)
         if slots is not None:
@@ -386,8 +385,7 @@ class Decoder:
         own[layer]             (K B, D, room) and (K B, room, D), keys and values of the cache
         query                  (K, B, R, D); as query_by_completion (K B, R, D)
         own_scores             (K B, R, room), of a completion's own tokens; as own_scores_by_head (K, B, R, room)
-        extra_scores           (K, B, R, E), of the E places that `missing` adds; never written, -inf replaces them in `scores`
-        scores, shares         (K, B, R, S + room + E), scores and attention weights of prompt, own tokens and extra places
+        scores, shares         (K, B, R, S + room), scores and attention weights of prompt and own tokens
         prompt_shares_by_head  (K, B, R, S), own_shares (K B, R, room): views of `shares`
         attended               (B, H * D); as attended_by_head (K, B, R, D)
         """
@@ -400,8 +398,7 @@ class Decoder:
         self.query_by_completion = self.query.flatten(0, 1)
         self.own_scores_by_head = new(heads, completions, shared, room)
         self.own_scores = self.own_scores_by_head.flatten(0, 1)
-        self.extra_scores = new(heads, completions, shared, missing(longest + room, net.dtype))
-        self.scores, self.shares = new(2, heads, completions, shared, longest + room + self.extra_scores.shape[-1])
+        self.scores, self.shares = new(2, heads, completions, shared, longest + room)
         self.prompt_shares_by_head = self.shares[..., :longest]
         self.own_shares = self.shares[..., longest : longest + room].flatten(0, 1)
         self.attended = new(completions, net.query_heads * width)
