@@ -12,11 +12,12 @@ import pytest
 
 from sage_rlvr.verdicts.comparisons import answering, compare
 from sage_rlvr.verdicts.design import Arm, Design, Question
-from sage_rlvr.verdicts.kl import base_of, notes_on_bases
+from sage_rlvr.verdicts.kl import base_of
 from sage_rlvr.verdicts.measurements import Measurements, SampledMeasurement
 from sage_rlvr.verdicts.metric import Metric
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.row import Row
+from sage_rlvr.verdicts.text.notes import notes_on_bases
 from sage_rlvr.verdicts.text.rows import sentence
 
 SAME = Metric(k=1, matched="exact KL")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.sample_report import excess_lines
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results import tables
@@ -20,6 +19,7 @@ from sage_rlvr.verdicts.metric import FEW, REFERENCE
 from sage_rlvr.verdicts.results import Results
 from sage_rlvr.verdicts.text import rows as row_texts
 from sage_rlvr.verdicts.text.details import chance_lines, chance_mark, detail_lines, score_lines, steps_lines
+from sage_rlvr.verdicts.text.limits import caveats
 from sage_rlvr.verdicts.text.screen import MORE, all_lines, brief_lines, shown_first
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sage_rlvr.verdicts.findings import Findings
     from sage_rlvr.verdicts.record import Record
     from sage_rlvr.verdicts.sources import Store
-
-ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 
 
 def print_results(
@@ -112,24 +110,6 @@ def setting_line(record: Record) -> str:
     return f"{described(world, where=where)}; {record.problems} {split} problems (sampling {meta.get('sampling')}), exact"
 
 
-def caveats(results: Results) -> list[str]:
-    """Limits of the printed numbers."""
-    if not results.records:
-        return []
-    control = results.design.control or results.design.base or ""
-    rows = results.table.where(arm=control, task="").exact()
-    if len(rows.temperatures) == 1 and not results.several:
-        run = results.runs.get((control, min(rows.seeds, default=0)))
-        path = None if run is None else run.path
-        what = path or ("BASE" if control == results.design.base == "base" else control)
-        only = f"{control} was evaluated only at T = {rows.temperatures[0]:g}, so there is no frontier to compare with"
-        unnamed = "" if path else f" ({what}: its run or model)"
-        return [f"{only}: {suggest('eval', what, '--frontier')}{unnamed}.", ONCE]
-    if not results.several:
-        return [ONCE]
-    return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
-
-
 def _excess(results: Results) -> list[str]:
     """Lines on perplexities whose upper tail is heavier than the control's, of single stores scored under one base."""
     return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
@@ -148,11 +128,11 @@ def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, Samp
         if row.store is not None:
             by_setting.setdefault((row.task, row.temperature), {}).setdefault(row.arm, []).append(row.store)
     for arms in by_setting.values():
-        (base, home), *others = arms.items()
+        (control, of_control), *others = arms.items()
         for name, stores in others:
-            if len(stores) == len(home) == 1:
-                with SampleStore.open(stores[0].path) as one, SampleStore.open(home[0].path) as two:
-                    yield name, one, base, two
+            if len(stores) == len(of_control) == 1:
+                with SampleStore.open(stores[0].path) as one, SampleStore.open(of_control[0].path) as two:
+                    yield name, one, control, two
 
 
 def print_table(console: Console, table: Table) -> None:

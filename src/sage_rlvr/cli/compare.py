@@ -17,7 +17,7 @@ from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.api.compare import Comparison
-    from sage_rlvr.results.rejudged import Rejudged
+    from sage_rlvr.verdicts.rejudged import Rejudged
     from sage_rlvr.verdicts.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
@@ -123,7 +123,7 @@ class Compare(Command):
             if not self.json:
                 self._print(session, comparison)
             if rejudged and not self.json:
-                from sage_rlvr.results.rejudged import lines
+                from sage_rlvr.verdicts.text.rejudged import lines
 
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
@@ -157,7 +157,7 @@ class Compare(Command):
             else:
                 session.say(*portrait_lines(comparison.results))
         if rejudged and not self.json:
-            from sage_rlvr.results.rejudged import lines
+            from sage_rlvr.verdicts.text.rejudged import lines
 
             session.say_plainly(["", *lines(rejudged)])
         return 0

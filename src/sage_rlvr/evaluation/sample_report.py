@@ -43,6 +43,7 @@ from sage_rlvr.verdicts.stats.samples.majority import maj_at_k
 from sage_rlvr.verdicts.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.verdicts.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.verdicts.stats.tempered import reweighted
+from sage_rlvr.verdicts.text.perplexity import excess_words
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
 
@@ -343,11 +344,7 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
     one, two = perplexities(scored[0]), perplexities(scored[1])
     excess = perplexity_excess(one, both[0].problems, two, both[1].problems, quantile=EXCESS_AT)
     base = next(iter(bases), "the base").split()[0]
-    return [
-        f"{a.identity.task}: samples with a higher perplexity under {base} than {EXCESS_AT:.0%} of {name_b}'s own: "
-        f"{name_a} has {excess.value:+.3f} more of them (95 % interval {excess.low:+.3f} to {excess.high:+.3f} over {excess.n} "
-        "problems)."
-    ]
+    return [excess_words(excess, name_a, name_b, task=a.identity.task, base=base, quantile=EXCESS_AT)]
 
 
 def cell(interval: Interval, digits: int = 3) -> str:

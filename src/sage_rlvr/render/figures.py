@@ -175,11 +175,11 @@ def frontier(
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.4, 4.6))
         for name, points in curves.items():
-            look, home = shown[name], name == base
+            look, is_base = shown[name], name == base
             x, y = zip(*(_xy(p) for p in sorted(points, key=lambda p: p["temperature"])), strict=True)
             axes.plot(
-                x, y, color=look.color, linestyle=look.dash, marker=look.marker if home else "", markersize=4,
-                linewidth=1.9 if home else 1.0, alpha=1 if home else 0.6, zorder=2 if home else 1,
+                x, y, color=look.color, linestyle=look.dash, marker=look.marker if is_base else "", markersize=4,
+                linewidth=1.9 if is_base else 1.0, alpha=1 if is_base else 0.6, zorder=2 if is_base else 1,
             )  # fmt: skip
         for name, marks in (seeds or {}).items():
             look, (x, y) = shown[name], zip(*marks, strict=True)

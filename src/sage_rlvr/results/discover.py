@@ -18,6 +18,7 @@ from sage_rlvr.verdicts.readers import Choice
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.sources import GivenRows, Store, TrainingRun
 from sage_rlvr.verdicts.summary_io import design_of_summary, read_summary
+from sage_rlvr.verdicts.text import notes as note_texts
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one
 
@@ -85,12 +86,9 @@ class _SourcesBuilder:
         for task in {of for *_, of in sources.records}:
             check_paired([record for (*_, of), record in sources.records.items() if of == task])
         if not self.apart and sources.records and BASE not in self.rows.order:
-            sources.notes.append(
-                f"No evaluation of the base was passed; {sources.design.control} is the control instead."
-            )
+            sources.notes.append(note_texts.without_base(sources.design.control))
         if sources.design.discarded:
-            names = ", ".join(sources.design.discarded)
-            sources.notes.append(f"Candidates that validation discarded count in the correction with p = 1: {names}.")
+            sources.notes.append(note_texts.discarded(sources.design.discarded))
         return sources
 
     def _design(self) -> Design:
@@ -141,19 +139,17 @@ class _SourcesBuilder:
             arm, seed = files.address(path, index)
             self._record(record, name or (BASE if files.is_base(record) else arm), seed)
             return
-        own, run = name or str(record.meta["name"]), Path(str(record.meta.get("model", path))).parent
+        own, folder = name or str(record.meta["name"]), Path(str(record.meta.get("model", path))).parent
         if 1.0 not in record.logps:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)
-        if is_run(run):  # run.json has the number of training steps
-            start = files.start_of(read_record(run, ()))
-            self.sources.runs[own, index] = TrainingRun(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
+        if is_run(folder):  # run.json has the number of training steps
+            start, metrics = files.start_of(read_record(folder, ())), read_metrics(folder)
+            self.sources.runs[own, index] = TrainingRun(arm=own, seed=index, path=folder, metrics=metrics, start=start)
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
-            self.sources.notes.append(
-                f"{arm}: the record on the {record.meta.get('split')} split is left out; the others are on the {self.split} split."
-            )
+            self.sources.notes.append(note_texts.of_other_split(arm, str(record.meta.get("split")), self.split))
             return
         weights, seen = str(record.meta.get("weights") or ""), self.weights.setdefault((arm, task), set())
         if self.apart and weights and weights in seen:
@@ -166,10 +162,10 @@ class _SourcesBuilder:
         self.sources.records[arm, seed, task] = record
 
     def _store(self, path: Path, name: str, index: int) -> None:
-        run = next((parent for parent in list(path.parents)[:3] if is_run(parent)), None)
+        folder = next((parent for parent in list(path.parents)[:3] if is_run(parent)), None)
         arm, seed, stores = path.name, index, self.sources.stores
-        if run is not None:
-            arm, seed = files.label_of(run, index)
+        if folder is not None:
+            arm, seed = files.label_of(folder, index)
         elif not name and not self.apart:
             with SampleStore.open(path) as store:
                 model = store.identity.model
@@ -179,7 +175,7 @@ class _SourcesBuilder:
         if self.apart and any(store.path == path and store.arm == arm for store in stores):
             raise DataError(f"{arm}: {path} was passed twice; each training seed or temperature needs its own store")
         if self.apart or all(store.path != path for store in stores):
-            is_known = run is not None or bool(name and index)
+            is_known = folder is not None or bool(name and index)
             stores.append(Store(arm=arm, path=path, seed=seed if is_known else None))
 
     def _run(self, path: Path, name: str, index: int) -> None:
@@ -204,12 +200,10 @@ class _SourcesBuilder:
         for store in files.stores_of(path):
             self._store(store, run.arm, seed)
 
-    def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
-        """Add a record unless the run's weights have changed since."""
-        if files.other_weights(record, run):
-            self.sources.notes.append(
-                f"{arm}, seed {seed}: its record was made with other weights than the run has now; evaluate it again."
-            )
+    def _checked(self, record: Record, folder: Path, arm: str, seed: int, task: str = "") -> None:
+        """Add a record unless the weights of its run, in `folder`, have changed since."""
+        if files.other_weights(record, folder):
+            self.sources.notes.append(note_texts.of_other_weights(arm, seed))
         else:
             self._record(record, arm, seed, task)
 
@@ -225,13 +219,13 @@ class _SourcesBuilder:
         self.sources.notes += [str(text) for text in facts.get("left_out", [])]
         for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
             self._records(path, task, facts, design)
-        for run in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
-            self._run(run.parent, "", 0)
+        for file in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
+            self._run(file.parent, "", 0)
         for entry in facts.get("runs", []):
             key = design.called(str(entry["arm"])), int(entry["seed"])
             folder = path / "runs" / f"{entry['arm']}-s{entry['seed']}"
-            run_ = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=folder, metrics=read_metrics(folder))
-            self.sources.runs[key] = replace(run_, state=files.state_of(entry))
+            run = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=folder, metrics=read_metrics(folder))
+            self.sources.runs[key] = replace(run, state=files.state_of(entry))
         for store in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(store):
                 self._store(store, BASE if store.parts[-3] == BASE else "", 0)
@@ -240,7 +234,7 @@ class _SourcesBuilder:
         temperatures = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
         names = {file.stem for file in path.glob("evaluations/*.npz")}
         if facts:
-            names = {f"{run['arm']}-s{run['seed']}" for run in facts.get("runs", []) if task in run["evaluated"]}
+            names = {f"{entry['arm']}-s{entry['seed']}" for entry in facts.get("runs", []) if task in entry["evaluated"]}
             names |= {BASE} if task in facts.get("base_evaluated", []) else set()
         task_key = "" if task == self.split else task
         for name in sorted(names):

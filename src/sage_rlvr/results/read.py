@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +22,16 @@ from sage_rlvr.results.discover import Sources, gather
 from sage_rlvr.safe_io import understood
 from sage_rlvr.verdicts.chance import KEY, Chance, chance_of_tree
 from sage_rlvr.verdicts.design import Design
-from sage_rlvr.verdicts.kl import notes_on_bases
 from sage_rlvr.verdicts.measurements import MIXTURE, ExactMeasurement, Measurement, Measurements, SampledMeasurement
-from sage_rlvr.verdicts.pairs import notes_of_pairs
 from sage_rlvr.verdicts.readers import Choice
 from sage_rlvr.verdicts.record import Record
 from sage_rlvr.verdicts.results import K, Results
-from sage_rlvr.verdicts.row_counts import measurements_of_rows, with_fields_of_rows
+from sage_rlvr.verdicts.row_counts import measurements_of_rows
 from sage_rlvr.verdicts.sources import Store
 from sage_rlvr.verdicts.stats.budget import check_budget
 from sage_rlvr.verdicts.stats.frontier import frontier
 from sage_rlvr.verdicts.stats.support import reachable, success_probability
+from sage_rlvr.verdicts.text import notes as note_texts
 
 
 def read_results(
@@ -62,7 +62,8 @@ def read_results(
         sizes = [one.n for one in sampled]  # arms passed apart are compared on every task and temperature up to its own n
         k = K if sources.records or not sizes else min(K, (max if apart else min)(sizes))
     table: Measurements[Measurement] = Measurements((*exact_rows(sources.records, sources.design, k), *sampled))
-    notes = [*sources.notes, *notes, *notes_on_bases(table.sampled()), *notes_of_pairs(sources.design, table.exact())]
+    notes = [*sources.notes, *notes, *note_texts.notes_on_bases(table.sampled())]
+    notes += note_texts.notes_of_pairs(sources.design, table.exact())
     return Results(
         design=sources.design, table=table, records=sources.records, runs=sources.runs, given=sources.given,
         chances=_chances(sources, sampled), starts=_starts(sources, sampled), k=k,
@@ -166,13 +167,16 @@ def _sampled(
         if cut is None:
             continue
         if cut.n < one.n:
-            notes.append(
-                f"{one.task}: only the first {cut.n} samples of each problem are used, the number that all stores have "
-                f"({one.arm} has {one.n})."
-            )
+            notes.append(note_texts.first_samples(one.task, cut.n, one.arm, one.n))
         stores.append(cut)
     rows, more, grave = measurements_of_rows(sources.given, stores, samples, choice)
-    return [*(with_fields_of_rows(store, rows) for store in stores), *rows], [*notes, *more], grave
+    return [*(_with_fields_of_rows(store, rows) for store in stores), *rows], [*notes, *more], grave
+
+
+def _with_fields_of_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
+    """The measurement of a store with the clusters and, if it has none, the chance floor of files of the same task."""
+    same = next((one for one in rows if one.task == store.task), None)
+    return store if same is None else replace(store, cluster=same.cluster, chance=store.chance or same.chance)
 
 
 def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> SampledMeasurement | None:
@@ -193,8 +197,7 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
         hint = f", or pass --samples {few}" if few else ""
         raise DataError(f"{path}: its problems have {few} to {most} samples; finish the evaluation first{hint}")
     if lacking or not many:
-        what = f"has {lacking}" if many else "holds no samples yet"
-        notes.append(f"{store.arm}: {path.name} {what}.")
+        notes.append(note_texts.unfinished(store.arm, path, lacking if many else ""))
     if len(many) != 1:
         return _of_store(store, many[0], strict, notes) if many else None
     identity |= {"n": many[0], "verifier_hash": judges[-1]["verifier_hash"]} if judges else {"n": many[0]}
@@ -210,7 +213,7 @@ def _kls(store: Store, identity: Identity, notes: list[str]) -> dict[str, float]
     kls = kls_in(store.path)
     of = (identity.revision, identity.task_hash, float(identity.decoding["temperature"]))
     stale = [path for path, kl in kls.items() if tuple(map(kl.about.get, ("policy_revision", "task_hash", "temperature"))) != of]
-    notes += [f"{store.arm}: {path} is of other weights or problems than the store and is left out." for path in stale]
+    notes += [note_texts.kl_of_other_samples(store.arm, path) for path in stale]
     return {str(kl.about["base_revision"]): kl.per_token for path, kl in kls.items() if path not in stale}
 
 

@@ -149,14 +149,14 @@ def _design_facts(results: Results, arms: Arms, ks: Sequence[int]) -> dict[str, 
 
 def _arms(results: Results, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """Key -> scores, training and exact KL of every arm but the base."""
-    design, trained = results.design, by_arm(results.runs)
+    design, runs_of = results.design, by_arm(results.runs)
     kls = exact_kls_of_main(results.table.sampled())
     rows = {}
     for arm in design.arms:
         if arm.name == results.home or (arm.name in design.extra_arms and arm.name not in arms):
             continue
         row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
-        row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
+        row |= training_of(_logged(runs_of.get(arm.name, {}), row["seeds"]), arm.guided)
         row |= _exact_kl({seed: kl for (name, seed), kl in kls.items() if name == arm.name})
         rows[arm.key] = row
     return rows
@@ -361,9 +361,9 @@ PARTS = {
 """Metrics that are averaged over parts of the training: name in metrics.jsonl, and the parts."""
 
 
-def _logged(runs: Mapping[int, TrainingRun], seeds: Sequence[int]) -> list[TrainingRun]:
+def _logged(by_seed: Mapping[int, TrainingRun], seeds: Sequence[int]) -> list[TrainingRun]:
     """The runs with metrics: of an exact evaluation those of its training seeds, else all."""
-    return [runs[seed] for seed in seeds or runs if seed in runs and runs[seed].metrics]
+    return [by_seed[seed] for seed in seeds or by_seed if seed in by_seed and by_seed[seed].metrics]
 
 
 def training_of(runs: Sequence[TrainingRun], guided: bool) -> dict[str, Any]:

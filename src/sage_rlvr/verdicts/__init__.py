@@ -13,7 +13,8 @@
 Read in this order:
 
     readers/                         files of other programs -> rows -> counts n and c of each problem (rows.py, evaluation.py)
-    row_counts.py, problem_fields.py counts of all files: the same problems, independent samples, clusters, chance floors
+    row_counts.py, problem_fields.py counts of all files: the same problems (row_checks.py), independent samples
+                                     (row_independence.py), clusters, chance floors
     measurements.py, results.py      the table, one row per arm, training seed, task and temperature; data only
     scores.py, pairs.py, design.py   arrays of an arm; which arms are compared, and in which metric (metric.py)
     units.py                         the units of a difference: problems (one run of each arm), or training seeds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -15,9 +15,10 @@ from sage_rlvr.verdicts.measurements import ExactMeasurements
 from sage_rlvr.verdicts.metric import REFERENCE, Metric, above_baselines
 from sage_rlvr.verdicts.pairs import Arms, run_at
 from sage_rlvr.verdicts.record import Record
-from sage_rlvr.verdicts.stats.hull import AboveHull, Share, above_hull, on_hull
+from sage_rlvr.verdicts.stats.hull import AboveHull, above_hull, on_hull
 from sage_rlvr.verdicts.stats.mixture import Table, above_mixtures, on_mixtures
 from sage_rlvr.verdicts.stats.tempered import power_table
+from sage_rlvr.verdicts.text.mixtures import mixture_words
 
 GUESSER = "uniform guesser"
 Allowed = Mapping[str, Table]
@@ -44,11 +45,10 @@ def above(arms: Arms, name: str, envelope: Envelope, metric: Metric, allowed: Al
     seed or without an evaluation of the arm at the metric's temperature."""
     rows = [arms.get(one, ExactMeasurements()) for one in (name, *envelope.arms)]
     seeds = sorted(set.intersection(*({*arm.seeds} for arm in rows)))
-    runs = [[run_at(arm, seed) for seed in seeds] for arm in rows]
     if metric.at == "hull":
-        lines = [[run.line(metric.name) for run in arm] for arm in runs]
+        lines = [[run_at(arm, seed).line(metric.name) for seed in seeds] for arm in rows]
         return above_hull(lines[0], lines[1:], metric.temperature)
-    own, *rivals = [[run.p for run in arm] for arm in runs]
+    own, *rivals = [[run_at(arm, seed).p for seed in seeds] for arm in rows]
     others = [[table] * len(seeds) for table in allowed.values()]
     return above_mixtures(own, [*rivals, *others], metric.k or 0, metric.temperature)
 
@@ -101,7 +101,7 @@ def headroom(
         top, passes = _best_of_arm(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
             arm=name, envelope=envelope.name, metric=metric,
-            rival=_mixed((*envelope.arms, *allowed), gap.mixture.best),
+            rival=mixture_words((*envelope.arms, *allowed), gap.mixture.best, heatless=(GUESSER,)),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,
             power=_best_of_tempered(base, record, metric, pass1) if passes else None,
@@ -113,16 +113,6 @@ def headroom(
 
 def _log_odds(p: float) -> float:
     return math.log(p / (1 - p))
-
-
-def _mixed(names: Sequence[str], best: Sequence[Share]) -> str:
-    """ "GRPO at T = 0.9", or several with their shares, the largest first."""
-    parts = []
-    for one in sorted(best, key=lambda one: -one.weight):
-        share = f"{one.weight:.0%} " if len(best) > 1 else ""
-        at = "" if names[one.rival] == GUESSER else f" at T = {one.temperature:g}"
-        parts.append(f"{share}{names[one.rival]}{at}")
-    return " and ".join(parts)
 
 
 def _best_of_arm(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:

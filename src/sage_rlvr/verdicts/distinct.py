@@ -1,8 +1,8 @@
 """Distinct right answers of arms whose files have answers: what pass@k, which stops at the first right one, leaves out.
 
     answers_read(table, answer_in, key)  answers as a verifier reads them (`compare --verify`)
-    distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference
-    distinct_tree(...)              the comparison as JSON; text/verdicts.py has its lines
+    distinct_of(a, b)               expected number of distinct right answers in k samples of two arms, and their difference;
+                                    text/verdicts.py has its lines
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any
 
 import numpy as np
 
@@ -160,18 +159,4 @@ def _compared(a: Floats, b: Floats, cluster: Sequence[str], fixed: bool) -> Pair
     return paired_clusters(a[0], b[0], cluster) if cluster else paired(a[0], b[0])
 
 
-def distinct_tree(distinct: DistinctAnswers | None) -> dict[str, Any] | None:
-    """Return the comparison as JSON, by docs/reference/verdict.schema.json."""
-    if distinct is None:
-        return None
-    shown = {
-        str(k): {"control": asdict(b), "arm": asdict(a), "difference": asdict(gap.difference), "p": gap.p}
-        for k, (a, b, gap) in distinct.shown.items()
-    }
-    return {
-        "answers": distinct.source, "most": distinct.most, "in": shown,
-        "without_answer": {"control": distinct.unnamed[1], "arm": distinct.unnamed[0]},
-    }  # fmt: skip
-
-
-__all__ = ["DistinctAnswers", "answers_read", "distinct_of", "distinct_tree", "has_answers", "right_answers"]
+__all__ = ["DistinctAnswers", "answers_read", "distinct_of", "has_answers", "right_answers"]

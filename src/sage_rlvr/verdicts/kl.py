@@ -41,9 +41,9 @@ def exact_kls(rows: SampledRows, base: str | None) -> dict[tuple[str, int], floa
 def exact_kls_of_main(table: SampledRows) -> dict[tuple[str, int], float]:
     """KL per policy with exact records of the main task, from its store at the reference temperature; {} if the stores with a KL
     are of several tasks."""
-    home = table.where(temperature=REFERENCE)
-    tasks = {row.task for row in home.rows if row.kls}
-    return exact_kls(home.where(task=tasks.pop()), base_of(table)) if len(tasks) == 1 else {}
+    at_reference = table.where(temperature=REFERENCE)
+    tasks = {row.task for row in at_reference.rows if row.kls}
+    return exact_kls(at_reference.where(task=tasks.pop()), base_of(table)) if len(tasks) == 1 else {}
 
 
 def base_of(table: SampledRows) -> str | None:
@@ -52,18 +52,6 @@ def base_of(table: SampledRows) -> str | None:
     if len(known) > 1:
         known &= {str(row.identity.get("revision")) for row in table.rows}
     return known.pop() if len(known) == 1 else None
-
-
-def notes_on_bases(table: SampledRows) -> list[str]:
-    """A note if the exact KLs refer to several bases and `base_of` finds none, so that no KLs are compared."""
-    known = sorted({revision for row in table.rows for revision in row.kls})
-    if len(known) < 2 or base_of(table) is not None:
-        return []
-    bases = ", ".join(revision[:12] for revision in known)
-    return [
-        f"The exact KLs are to several bases ({bases}), so none is compared: compare the evaluations with KLs to one base "
-        "apart, or add the samples of the base that is meant."
-    ]
 
 
 def kls_of(runs: Runs, exact: Kls) -> dict[Matched, Kls]:

@@ -87,13 +87,13 @@ def numbers_of(
 ) -> ExactNumbers:
     """The numbers of the rows of an arm on a task. ks: the shown k; base: to compare the support with; reach: the k of distinct
     right completions."""
-    home, runs = arm.where(temperature=REFERENCE).rows, arm.runs
+    at_reference, runs = arm.where(temperature=REFERENCE).rows, arm.runs
     tops = [best_pass1(run.points) for run in runs.values()]
     return ExactNumbers(
         tops=tops, best=seed_interval([top.pass1 for top in tops]).within(0.0, 1.0),
-        distinct=seed_interval([row.distinct for row in home]).within(0.0, math.inf) if home else None,
-        reached={k: _reached(home, k) for k in reach if home},
-        support=_support(arm, base) if base and home else {},
+        distinct=seed_interval([row.distinct for row in at_reference]).within(0.0, math.inf) if at_reference else None,
+        reached={k: _reached(at_reference, k) for k in reach if at_reference},
+        support=_support(arm, base) if base and at_reference else {},
         frontier=_mean_frontier(arm), frontiers={seed: _frontier(run, ks) for seed, run in runs.items()},
     )  # fmt: skip
 

@@ -120,14 +120,14 @@ class Exact:
 
     def at_equal_pass1(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """pass@k at equal pass@1: the mean over the pass@1 that both arms cover."""
-        runs = runs_with_frontiers(pair)
-        if not runs:
+        run_pairs = runs_with_frontiers(pair)
+        if not run_pairs:
             return None
         if not self.several:
-            ((one, two), *_), k = runs, metric.k or 0
+            ((one, two), *_), k = run_pairs, metric.k or 0
             gap = frontiers.compare_frontiers(one.p, two.p, k=k)
             return Estimate(gap.comparison, covers=gap.covers)
-        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
+        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in run_pairs]
         found = of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
         if not found.comparison.known:
             return found
@@ -136,25 +136,25 @@ class Exact:
     def near_reference(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """A score at equal pass@1 near the reference temperature: one point of the frontiers instead of their mean, which the
         coldest temperatures dominate."""
-        runs = runs_with_frontiers(pair)
-        gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
-        return of_gaps(gaps, Reason.NOT_NEAR) if runs else None
+        run_pairs = runs_with_frontiers(pair)
+        gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in run_pairs]
+        return of_gaps(gaps, Reason.NOT_NEAR) if run_pairs else None
 
     def at_best(self, pair: ArmPair, metric: Metric) -> Estimate | None:
         """pass@1 of an arm and the base, or of two arms passed as separate paths, each at its best temperature. For a single
         training seed also: the arm at T = 1 against the base's best, and the base at the temperature that gives the arm's
         pass@1."""
-        runs = pair.runs
-        if not runs or any(len(two.rows) < 2 for _, two in runs):
+        run_pairs = pair.runs
+        if not run_pairs or any(len(two.rows) < 2 for _, two in run_pairs):
             return None
         if metric.at == "best":
-            if any(len(one.rows) < 2 for one, _ in runs):
+            if any(len(one.rows) < 2 for one, _ in run_pairs):
                 return None
-            left, right = (np.stack([at_own_best(both[i]) for both in runs]) for i in (0, 1))
+            left, right = (np.stack([at_own_best(both[i]) for both in run_pairs]) for i in (0, 1))
             return Estimate(paired_seeds(left, right, fixed=self.fixed) if self.several else paired(left[0], right[0]))
         if self.several:
             return None
-        ((one, two),) = runs
+        ((one, two),) = run_pairs
         if metric.at == "b best":
             return Estimate(paired(one.p[REFERENCE], at_own_best(two)))
         return Estimate(frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=metric.k or 0).comparison)
@@ -200,8 +200,8 @@ def of_gaps(gaps: Sequence[float | None], reason: Reason) -> Estimate:
 
 def runs_with_frontiers(pair: ArmPair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
     """The runs of both arms at every common seed; empty if a run has a single temperature."""
-    runs = pair.runs
-    return runs if all(len(run.rows) > 1 for both in runs for run in both) else []
+    run_pairs = pair.runs
+    return run_pairs if all(len(run.rows) > 1 for both in run_pairs for run in both) else []
 
 
 def at_own_best(run: ExactMeasurements) -> Floats:

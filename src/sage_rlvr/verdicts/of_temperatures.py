@@ -88,13 +88,13 @@ class AnyTemperature:
     def _against_control(self) -> Plan:
         """Every other arm against the control sampled at several temperatures, once each, with equal numbers of samples of
         independent problems: a line per arm."""
-        rows, home = self.control.rows, self.of_task.control
+        rows, control = self.control.rows, self.of_task.control
         points = {row.temperature: (row.n, row.values.astype(int)) for row in rows}
         plain = not any(row.sizes is not None or row.cluster for row in rows)
         if len(points) < 2 or REFERENCE not in points or len(points) < len(rows) or not plain:
             return []
-        rivals = Rivals(home + AT_ANY, "colder", points, rows[0].chance, self.of_task)
-        arms = (self.of_task.table.where(arm=name) for name in self.names if name != home)
+        rivals = Rivals(control + AT_ANY, "colder", points, rows[0].chance, self.of_task)
+        arms = (self.of_task.table.where(arm=name) for name in self.names if name != control)
         return [line for arm in arms for line in rivals.plan(arm, self.control)]
 
 
@@ -195,10 +195,10 @@ def lines_of(here: Measurements[SampledMeasurement], control: str) -> list[Weigh
     lines = []
     unknown = {policy for policy, _, _ in mixed} - {*by_revision}
     for (policy, base, layers), some in mixed.items():
-        home, own = of_control.get(base), by_revision.get(policy)
-        if home is None:
+        of_base, own = of_control.get(base), by_revision.get(policy)
+        if of_base is None:
             continue
-        points = {2.0 if layers == "upper" else 1.0: home} | {1 - float(row.mixture["share"]): row for row in some}
+        points = {2.0 if layers == "upper" else 1.0: of_base} | {1 - float(row.mixture["share"]): row for row in some}
         several = own is not None and sum(row.arm == own.arm for row in rows) > 1
         name = ("its policy" if len(unknown) == 1 else f"policy {policy[:12]}") if own is None else own.name if several else own.arm
         if own is not None:

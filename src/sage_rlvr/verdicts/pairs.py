@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sage_rlvr.verdicts.design import BASE, Design, Why
 from sage_rlvr.verdicts.measurements import ExactMeasurements, Measurement, Measurements, SampledMeasurement
-from sage_rlvr.verdicts.metric import PAPER, REFERENCE, Metric
+from sage_rlvr.verdicts.metric import REFERENCE, Metric
 from sage_rlvr.verdicts.row import Estimate
 from sage_rlvr.verdicts.scores import ProblemScores
 
@@ -148,20 +148,3 @@ def other_tasks(design: Design, table: ExactMeasurements) -> list[ArmPair]:
         pairs = [pair_on(design, pair.a, pair.b, "control", here) for pair in main if pair.why == "control"]
         others += [pair for pair in pairs if pair.left]
     return others
-
-
-def notes_of_pairs(design: Design, table: ExactMeasurements) -> list[str]:
-    """A sentence for each pair that is not compared at a temperature, because a training seed has no evaluation there."""
-    arms = table.where(task="").by_arm()
-    main: Sequence[ArmPair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]
-    comparisons = [(pair, temperature) for temperature in (REFERENCE, PAPER) for pair in main]
-    comparisons += [(pair, REFERENCE) for pair in other_tasks(design, table)]
-    notes = []
-    for pair, temperature in comparisons:
-        on = f" on {pair.task}" if pair.task else ""
-        for name, missing in pair.lacking(temperature).items():
-            notes.append(
-                f"{pair.a} and {pair.b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training "
-                f"seed {', '.join(map(str, missing))}."
-            )
-    return list(dict.fromkeys(notes))

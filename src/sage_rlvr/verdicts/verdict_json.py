@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sage_rlvr.verdicts.distinct import distinct_tree
+from sage_rlvr.verdicts.distinct import DistinctAnswers
 from sage_rlvr.verdicts.sources import GivenRows
 from sage_rlvr.verdicts.summary_io import plain
 from sage_rlvr.verdicts.text.verdicts import headline
@@ -57,6 +57,19 @@ def _unlocked_tree(one: Unlocked) -> dict[str, Any]:
     return made | {"alone_gained": list(one.alone_gained), "alone_lost": list(one.alone_lost)}
 
 
+def _distinct_tree(distinct: DistinctAnswers | None) -> dict[str, Any] | None:
+    if distinct is None:
+        return None
+    shown = {
+        str(k): {"control": asdict(b), "arm": asdict(a), "difference": asdict(gap.difference), "p": gap.p}
+        for k, (a, b, gap) in distinct.shown.items()
+    }
+    return {
+        "answers": distinct.source, "most": distinct.most, "in": shown,
+        "without_answer": {"control": distinct.unnamed[1], "arm": distinct.unnamed[0]},
+    }  # fmt: skip
+
+
 def _tree(one: CurveVerdict) -> dict[str, Any]:
     arm, crossing, chance = one.a, one.crossing, one.chance
     over_k = None
@@ -95,5 +108,5 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
         "unlocked": _unlocked_tree(one.unlocked),
         "clusters": len(set(arm.cluster)) or None,
         "chance": None if chance is None else chance.words,
-        "distinct": distinct_tree(one.distinct),
+        "distinct": _distinct_tree(one.distinct),
     }

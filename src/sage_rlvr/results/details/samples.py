@@ -248,10 +248,10 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 
 def _tokenizer_sources(store: SampleStore) -> list[str]:
     """Possible places of the tokenizer of the store's policy: its run, its folder, the cache of the Hub, this package."""
-    runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
+    of_run = [parent / "policy" for parent in list(store.path.parents)[:3]]
     named = [source for source in (store.policy_name_or_path(), store.identity.model) if source]
     cached = [folder for source in named if (folder := cached_folder(source)) is not None]
-    folders = dict.fromkeys(str(folder) for folder in (*runs, *map(folder_of, named), *cached) if folder.is_dir())
+    folders = dict.fromkeys(str(folder) for folder in (*of_run, *map(folder_of, named), *cached) if folder.is_dir())
     return [*folders, "embedded"]
 
 

@@ -29,9 +29,9 @@ def in_order(runs: Runs, design: Design) -> dict[str, list[TrainingRun]]:
     return {arm: list(of_arm[arm].values()) for arm in names if arm in of_arm}
 
 
-def curves(runs: Trained) -> dict[str, list[dict[str, list[float]]]]:
+def curves(trained: Trained) -> dict[str, list[dict[str, list[float]]]]:
     """Arm -> for each run with metrics its logged values step by step, NaN at a step without one."""
-    logged = {arm: [_columns(run) for run in of_arm if run.metrics] for arm, of_arm in runs.items()}
+    logged = {arm: [_columns(run) for run in of_arm if run.metrics] for arm, of_arm in trained.items()}
     return {arm: columns for arm, columns in logged.items() if columns}
 
 
@@ -44,10 +44,10 @@ def _columns(run: TrainingRun) -> dict[str, list[float]]:
 # learning curves and grids
 
 
-def configs_of(runs: Trained) -> dict[str, dict[str, Any]]:
+def configs_of(trained: Trained) -> dict[str, dict[str, Any]]:
     """Arm -> its configuration without the seed, flat."""
     configs = {}
-    for arm, of_arm in runs.items():
+    for arm, of_arm in trained.items():
         config = dict(of_arm[0].config)
         if config:
             config.pop("seed", None)
@@ -142,10 +142,10 @@ def _state(run: TrainingRun | None, evaluated: bool) -> str:
     return "\n".join(lines)
 
 
-def cards(design: Design, runs: Trained) -> list[dict[str, Any]]:
+def cards(design: Design, trained: Trained) -> list[dict[str, Any]]:
     """Facts, objective and configuration of every arm."""
     texts = []
-    for arm, of_arm in runs.items():
+    for arm, of_arm in trained.items():
         config = of_arm[0].config
         if not config:
             continue
@@ -193,9 +193,9 @@ def _equation(config: Config) -> str:
         return ""
 
 
-def versions(runs: Trained) -> list[tuple[str, str]]:
+def versions(trained: Trained) -> list[tuple[str, str]]:
     """The versions of the first run, the number of other sets of versions, and the processors of all runs."""
-    each = [run for of_arm in runs.values() for run in of_arm]
+    each = [run for of_arm in trained.values() for run in of_arm]
     sets = [dict(run.versions) for run in each if run.versions]
     if not sets:
         return []

@@ -62,26 +62,26 @@ def _states(states: Mapping[str, Mapping[str, str]]) -> Table | None:
     return table(columns, states.items()) if states else None
 
 
-def curves(runs: Mapping[str, list[Tree]]) -> dict[str, Any] | None:
-    """The values of the training figures with notes; None without logged metrics. runs: arm -> for each run {"step": (S,),
+def curves(logged: Mapping[str, list[Tree]]) -> dict[str, Any] | None:
+    """The values of the training figures with notes; None without logged metrics. logged: arm -> for each run {"step": (S,),
     metric: (S,)}."""
-    if not runs:
+    if not logged:
         return None
     seen, idle = set(), True
-    for columns in runs.values():
-        for run in columns:
-            seen |= {metric for metric, values in run.items() if any(value is not None for value in values)}
-            idle = idle and not any(value and value > 0 for value in run.get(STRENGTH[0], ()))
-    most = max(map(len, runs.values()))
+    for of_arm in logged.values():
+        for columns in of_arm:
+            seen |= {metric for metric, values in columns.items() if any(value is not None for value in values)}
+            idle = idle and not any(value and value > 0 for value in columns.get(STRENGTH[0], ()))
+    most = max(map(len, logged.values()))
     notes = ["q was 1 on every token of every run: no arm has an active guide."] if idle else []
-    uneven = [f"{arm} {len(columns)} of {most}" for arm, columns in runs.items() if len(columns) < most]
+    uneven = [f"{arm} {len(of_arm)} of {most}" for arm, of_arm in logged.items() if len(of_arm) < most]
     if uneven:
         notes.append(f"Missing seeds: {', '.join(uneven)}.")
     absent = [title for metric, (title, _) in TRAINING.items() if metric not in seen and metric not in STRENGTH]
     if absent:
         notes.append(f"Not recorded in any run: {', '.join(absent)}.")
     metrics = [metric for metric in TRAINING if metric in seen and not (idle and metric in STRENGTH)]
-    return {"runs": runs, "metrics": metrics, "most": most, "notes": notes}
+    return {"runs": logged, "metrics": metrics, "most": most, "notes": notes}
 
 
 def warnings(summary: Tree) -> list[str]:
@@ -146,11 +146,11 @@ def choice_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
 def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:
     """Whether the candidates of a selection differ by more than seed noise; None for one candidate or one seed. tested: whether
     all their runs have a score."""
-    runs = [list(scores.values()) for scores in (choice.get("by_seed") or {}).values()]
-    if len(runs) < 2 or any(len(scores) < 2 for scores in runs):
+    by_arm = [list(scores.values()) for scores in (choice.get("by_seed") or {}).values()]
+    if len(by_arm) < 2 or any(len(scores) < 2 for scores in by_arm):
         return None
-    if any(x is None for scores in runs for x in scores):
+    if any(x is None for scores in by_arm for x in scores):
         return {"tested": False}
-    f_test = spread(runs)
+    f_test = spread(by_arm)
     numbers = {"arms": f"{f_test.arms:.4f}", "seeds": f"{f_test.seeds:.4f}", "p": p_text(f_test.p)}
     return {"tested": True, "differ": f_test.p < 0.05, **numbers}

@@ -11,23 +11,13 @@ from sage_rlvr.results.page import answers, scores, training
 from sage_rlvr.results.page.scores import Scores
 from sage_rlvr.verdicts.chance import Chance
 from sage_rlvr.verdicts.design import BASE
-from sage_rlvr.verdicts.grouped import grouped
 from sage_rlvr.verdicts.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.verdicts.row import Row
 from sage_rlvr.verdicts.stats.paired import FEWEST_SEEDS, signed
 from sage_rlvr.verdicts.summary_io import interval, row_of_tree, rows_of_summary
+from sage_rlvr.verdicts.text import limits
 from sage_rlvr.verdicts.text import rows as row_texts
 from sage_rlvr.verdicts.text.words import interval_text
-
-HELD_FIXED = (
-    "Intervals over training seeds hold these problems fixed: they cover new training runs of the same methods on these problems, "
-    "not new problems."
-)
-ONE_SEED = (
-    "Each arm was trained once: every result is about these checkpoints, on problems like these. Another seed could reorder the "
-    "arms."
-)
-CHOSEN_HERE = "The best temperature of each policy was selected on these problems, so each best pass@1 has a small upward bias."
 
 
 def page_of(
@@ -107,7 +97,7 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
     first, *rest = summary["answer"]
     return {
         "failed": list(summary["failed"]),
-        "question": _question(groups["primary"]),
+        "question": row_texts.question(groups["primary"]),
         "answer": first,
         "detail": " ".join(rest),
         "starts": row_texts.starts(summary["starts"]),
@@ -124,28 +114,17 @@ def _comparison_values(summary: Mapping[str, Any], order: Sequence[str]) -> dict
     }
 
 
-def _question(rows: Sequence[Row]) -> str:
-    """The questions of the primary comparisons, one question per second arm; "" without any."""
-    asked = []
-    for rival, some in grouped(rows, lambda row: row.b).items():
-        arms = list(dict.fromkeys(row.a for row in some))
-        named = " and ".join(arms) if len(arms) < 3 else f"the {len(arms)} arms"
-        verb, other = "Does" if len(arms) == 1 else "Do", "the base" if rival == BASE else rival
-        asked.append(f"{verb} {named} differ from {other}?")
-    return " ".join(asked)
-
-
 def _caveats(summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """The limits of the outcomes."""
     caveats, arms = row_texts.cautions(rows), summary["arms"].values()
     if not arms or not summary["baseline"]:
         return caveats
     if any(len(row["seeds"]) > 1 for row in (*arms, *summary["sampled"])):
-        caveats.append(HELD_FIXED)
-    else:  # ONE_SEED after the sentence on seeds that a claim needs, which the cautions may have
-        caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), ONE_SEED]
+        caveats.append(limits.FIXED_ON_PAGE)
+    else:  # ONCE_ON_PAGE after the sentence on seeds that a claim needs, which the cautions may have
+        caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), limits.ONCE_ON_PAGE]
     if any(len(row.get("frontier", ())) > 1 for row in arms):
-        caveats.append(CHOSEN_HERE)
+        caveats.append(limits.CHOSEN_HERE)
     return caveats
 
 

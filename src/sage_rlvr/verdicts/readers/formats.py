@@ -81,9 +81,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
 the score."""
 
 
-def _late(home: str) -> Callable[[RowFile, Choice], FileRows]:
+def _late(place: str) -> Callable[[RowFile, Choice], FileRows]:
     """The reader at .module:function, imported at its first call."""
-    module, _, name = home.partition(":")
+    module, _, name = place.partition(":")
 
     def rows(file: RowFile, choice: Choice) -> FileRows:
         found: FileRows = getattr(import_module(module, __package__), name)(file, choice)
@@ -105,7 +105,7 @@ def _renamed(columns: dict[str, str]) -> Callable[[RowFile, Choice], FileRows]:
 
 def add_formats() -> None:
     """Put every known format into `READERS`."""
-    for name, (home, needs, about) in FORMATS.items():
-        READERS[name] = RowReader(name, tuple(map(frozenset, needs)), _late(home), about)
+    for name, (place, needs, about) in FORMATS.items():
+        READERS[name] = RowReader(name, tuple(map(frozenset, needs)), _late(place), about)
     for name, (keys, columns, about) in COLUMNS.items():
         READERS[name] = RowReader(name, (frozenset(keys),), _renamed(columns), about)

@@ -58,10 +58,10 @@ def check_budget(identities: Mapping[str, Mapping[str, Any]], ignore: Collection
 
     The error names each difference, both values, its effect and the next step.
     """
-    (first, home), *others = identities.items()
+    (first, reference), *others = identities.items()
     lines = []
     for name, identity in others:
-        for field, (one, two) in budget_differences(home, identity, ignore).items():
+        for field, (one, two) in budget_differences(reference, identity, ignore).items():
             least = min((x for x in (one, two) if isinstance(x, int)), default="n")
             step = NEXT_STEP.get(field, OTHERWISE).format(least=least)
             lines.append(f"{field}: {_short(one)} for {first}, {_short(two)} for {name}; {step}")

@@ -347,13 +347,13 @@ class _Counted:
         """Mean differences of resampled units, in chunks (r, K): counts of each row of the table first, curves last."""
         units, problems = len(self.sizes), len(self.codes[0])
         of, gap = np.repeat(np.arange(units), self.sizes), self.means[0] - self.means[1]
-        runs = []  # per arm: problems in order of their row, the rows that occur, and where each row's problems start
+        arms = []  # of each: problems in order of their row, the rows that occur, and where each row's problems start
         for code in self.codes:
             order = np.argsort(code, kind="stable")
-            runs.append((of[order], *np.unique(code[order], return_index=True)))
+            arms.append((of[order], *np.unique(code[order], return_index=True)))
         for times in resampled_times(units, resamples, seed):
             held = np.zeros((len(times), len(self.table)))
-            for sign, (unit, present, starts) in zip((1, -1), runs, strict=True):
+            for sign, (unit, present, starts) in zip((1, -1), arms, strict=True):
                 held[:, present] += sign * np.add.reduceat(times[:, unit], starts, axis=1, dtype=np.int64)
             surplus = times @ self.sizes / problems - 1  # problems drawn in excess of their number: 0 without clusters
             yield held @ self.table / problems - surplus[:, None] * gap

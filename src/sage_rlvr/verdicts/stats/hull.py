@@ -179,7 +179,7 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
     arm: a frontier per training seed; rivals: the same of each, paired in order. Place and price are those of the means over the
     seeds: the best of each seed would take the rivals' noise for height. None if the arm was not evaluated at that temperature.
     """
-    own = [home for line in arm if (home := at_temperature(line, temperature)) is not None]
+    own = [point for line in arm if (point := at_temperature(line, temperature)) is not None]
     points = _points(rivals)
     if not own or len(own) < len(arm) or not points:
         return None

@@ -99,8 +99,8 @@ def improvement(a: ProblemScores, b: ProblemScores, several: bool, fixed: bool =
 
 def curve_words(curve: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
     """Ranges of k with one outcome, each with its largest difference and the chance floor."""
-    runs = groupby(range(len(curve.ks)), key=curve.outcomes.__getitem__)
-    ranges = "; ".join(_range_of_k(curve, list(places), chance) for _, places in runs)
+    by_outcome = groupby(range(len(curve.ks)), key=curve.outcomes.__getitem__)
+    ranges = "; ".join(_range_of_k(curve, list(places), chance) for _, places in by_outcome)
     return (
         f"{a} vs {b} over k: {ranges}; the {100 * curve.level:g} % band holds at all {many(len(curve.ks), 'value')} of k at once "
         f"(and is wider than an interval at one k), over {over_text(curve.n, curve.over)}"

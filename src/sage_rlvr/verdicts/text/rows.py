@@ -2,7 +2,7 @@
 
     sentence(row)   the full comparison                         line(rows)  a group with one second arm and metric
     lines(rows)     all groups                                  chip(row)   the cell of a table
-    answer(rows)    the answer to the design's questions
+    answer(rows)    the answer to the design's questions        question(rows)  these questions
     cautions(rows)  remarks that apply to many rows
 """
 
@@ -58,10 +58,10 @@ def sentence(row: Row) -> str:
 
 def chip(row: Row) -> str:
     """The cell of a table, on a line each: outcome, difference, interval and, if not significant, the detectable difference."""
-    runs = "one run each" if row.comparison.over == "problems" and row.comparison.known else ""
+    scope = "one run each" if row.comparison.over == "problems" and row.comparison.known else ""
     interval = _interval(row.comparison).replace(" to ", " to\u00a0")
     mark = BELOW if row.below[0] else ""
-    return listed(row.outcome, runs, _difference(row.comparison), interval, _detectable(row), mark, by="\n")
+    return listed(row.outcome, scope, _difference(row.comparison), interval, _detectable(row), mark, by="\n")
 
 
 def column_of(row: Row) -> str:
@@ -219,6 +219,17 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequ
     lost = "" if results is None else _unanswered(rows, results)
     first = listed(lost, "" if primary else "Exploratory:", _lead(primary or rows), _answered(primary or rows), by=" ")
     return [text for text in (first, colder) if text]
+
+
+def question(rows: Sequence[Row]) -> str:
+    """The questions of these comparisons, one question per second arm; "" without any."""
+    asked = []
+    for rival, some in grouped(rows, lambda row: row.b).items():
+        arms = list(dict.fromkeys(row.a for row in some))
+        named = " and ".join(arms) if len(arms) < 3 else f"the {len(arms)} arms"
+        verb, other = "Does" if len(arms) == 1 else "Do", "the base" if rival == BASE else rival
+        asked.append(f"{verb} {named} differ from {other}?")
+    return " ".join(asked)
 
 
 def _asks_about_the_base(results: Results) -> bool:

@@ -28,7 +28,7 @@ from sage_rlvr.verdicts.text.verdicts import (
     scores,
     unlocked,
 )
-from sage_rlvr.verdicts.text.words import decided, ends_text, score_text, sentence_of
+from sage_rlvr.verdicts.text.words import bracketed, decided, ends_text, score_text, sentence_of
 from sage_rlvr.verdicts.verdict import CurveVerdict
 
 MORE = "More: --full (all that was read and compared), --out page (the same with pictures), --out passk.svg (one picture)."
@@ -116,8 +116,7 @@ def cells_of(verdicts: Sequence[CurveVerdict]) -> list[list[str]]:
 
 
 def _difference(gap: PairedDifference) -> str:
-    ends = f" ({ends_text(gap.difference)})" if math.isfinite(gap.difference.width) else ""
-    return f"{signed(gap.difference.value)}{ends}"
+    return signed(gap.difference.value) + bracketed(ends_text(gap.difference) if math.isfinite(gap.difference.width) else "")
 
 
 def sentences(results: Results, verdicts: Sequence[CurveVerdict]) -> Iterator[str]:

@@ -634,9 +634,9 @@ def _sorted(coded: _Coded, what: str) -> SampleFinding | None:
         return None
     counts, codes = telling.counts(), telling.codes
     different = (counts > 0).sum(axis=1)
-    runs = 1 + ((codes[:, 1:] != codes[:, :-1]) & (codes[:, 1:] >= 0)).sum(axis=1)
+    stretches = 1 + ((codes[:, 1:] != codes[:, :-1]) & (codes[:, 1:] >= 0)).sum(axis=1)
     log_p = special.gammaln(different + 1.0) + special.gammaln(counts + 1.0).sum(axis=1) - special.gammaln(telling.n + 1.0)
-    in_order = runs == different
+    in_order = stretches == different
     log_e = _log_mean([_bet(in_order, log_p, eps) for eps in _DOUBT])
     if log_e < -math.log(ALARM) or in_order.mean() < 0.9:
         return None
