@@ -281,7 +281,7 @@ def _heads_backward(net: Net, layer: Layer, plain: Tensor, grad_heads: Tensor) -
     """
     assert layer.head_norms is not None
     q_and_k = [net.query_heads, net.kv_heads]
-    parts = zip(plain.view(grad_heads.shape).split(q_and_k, 1), grad_heads.split(q_and_k, 1), layer.head_norms, strict=True)
+    parts = zip(plain.view(grad_heads.shape).split(q_and_k, 1), torch.split(grad_heads, q_and_k, 1), layer.head_norms, strict=True)
     grad_norms, grad_plain = [], []
     for before, grad, norm in parts:
         grad_norms.append((unit(before, net.eps).float() * grad).sum((0, 1)))
