@@ -18,8 +18,9 @@ drawn, for sampling, reference and backward (counted as two), at the best rate o
 turn of the workload. Attention's own products and everything else are left out. Beside it: the same products at the rates of their
 own shapes, and the bytes that sampling reads, weights, keys and values (real_floors.py). Memory is the peak of the arm's process.
 
-The last line is JSON: ratios of seconds, above 1 where ours is faster; "floor_w1" to "floor_w4" are ours over the floor at the
-best rate, "own_w1" to "own_w4" over that at own rates, and "bytes_w3" is ours's sampling over the time of its bytes.
+With `--minutes` each workload has a share of the time and at least one round of turns; one whose time is over before it begins is
+left out. The last line is JSON: ratios of seconds, above 1 where ours is faster; "floor_w1" to "floor_w4" are ours over the floor
+at the best rate, "own_w1" to "own_w4" over that at own rates, and "bytes_w3" is ours's sampling over the time of its bytes.
 """
 
 from __future__ import annotations

@@ -269,6 +269,15 @@ def test_all_or_none_is_told_before_the_verdict(capsys: Capture) -> None:
     assert "as greedy decoding" not in run(capsys, *few)[1] + run(capsys, saturated, drawn)[1]
 
 
+@pytest.mark.usefixtures("drawn_as_nothing")
+def test_a_sign_at_one_temperature_hides_none_at_another(capsys: Capture) -> None:
+    """Tables of one file at several temperatures have one name."""
+    both = write("both.jsonl", *(row for t in (0.5, 1.0) for row in counts([8, 0] * 20, temperature=t)))
+    drawn = write("drawn.jsonl", *(row for t in (0.5, 1.0) for row in counts([3, 2] * 20, temperature=t)))
+    out = run(capsys, both, drawn)[1]
+    assert "both (both.jsonl) and 1 other set of samples: of 20 problems all samples are right" in out
+
+
 def test_scores_of_a_row_have_to_agree(capsys: Capture) -> None:
     """Or --correct names one; a graded score beside a verdict says nothing without a threshold."""
     rows = [{"id": f"p{i // 4}", "correct": i % 4 == 0, "score": int(i % 4 == 0)} for i in range(48)]  # 1 of 4 right

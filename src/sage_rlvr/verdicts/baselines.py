@@ -45,10 +45,11 @@ def above(arms: Arms, name: str, envelope: Envelope, metric: Metric, allowed: Al
     seed or without an evaluation of the arm at the metric's temperature."""
     rows = [arms.get(one, ExactMeasurements()) for one in (name, *envelope.arms)]
     seeds = sorted(set.intersection(*({*arm.seeds} for arm in rows)))
+    runs = [[run_at(arm, seed) for seed in seeds] for arm in rows]
     if metric.at == "hull":
-        lines = [[run_at(arm, seed).line(metric.name) for seed in seeds] for arm in rows]
+        lines = [[run.line(metric.name) for run in of_arm] for of_arm in runs]
         return above_hull(lines[0], lines[1:], metric.temperature)
-    own, *rivals = [[run_at(arm, seed).p for seed in seeds] for arm in rows]
+    own, *rivals = [[run.p for run in of_arm] for of_arm in runs]
     others = [[table] * len(seeds) for table in allowed.values()]
     return above_mixtures(own, [*rivals, *others], metric.k or 0, metric.temperature)
 

@@ -1,4 +1,4 @@
-"""What all tables of a task have to have in common, and the problems that are left out so that they have it.
+"""Checks that all tables of a task can be compared, and the problems that are left out for that.
 
 Nothing is guessed: a difference between two files raises DataError with both values and the next step.
 """
@@ -243,7 +243,7 @@ def check_temperatures(tables: Sequence[GivenTable]) -> None:
 
 
 def _if_seeds(one: GivenTable, other: GivenTable) -> str:
-    """What files joined by a comma are, after a full stop, if these are two files of one arm; else ""."""
+    """An explanation of files joined by a comma (`SEEDS`), after a full stop, if these are two files of one arm; else ""."""
     return f". {SEEDS}" if one.arm == other.arm and one.path != other.path else ""
 
 

@@ -38,6 +38,9 @@ Signs = list[tuple[str, SampleFinding]]
 """Signs of dependent samples, each with the name of its table, or with the names of two tables."""
 Checks = Sequence[Independence | None]
 """The checks of the samples of tables; None for counts."""
+Texts = Sequence[list[str | None]]
+"""The texts of each problem."""
+NUMBER = re.compile(r"\d+")
 
 
 def independent(tables: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str], list[str]]:
@@ -104,15 +107,18 @@ def _masks_of_used(tables: Sequence[GivenTable], checks: Checks) -> list[Bools |
 
 def _signs_in_tables(tables: Sequence[GivenTable], checks: Checks) -> Signs:
     """Signs of dependent samples within each table: those of the checks of samples, then weaker ones that these do not explain."""
-    checked = list(zip(tables, checks, strict=True))
-    signs = [(one.name, found) for one, check in checked if check is not None for found in check.findings]
-    for signs_of, stronger in ((_one_text, ("greedy", "copies", "multiples")), (_all_or_none, ("greedy", "copies"))):
-        for one in tables:  # those of one file at several temperatures have one name
-            if not any(name == one.name and found.kind in stronger for name, found in signs):
-                signs += [(one.name, found) for found in signs_of(one.table)]
-    for one, check in checked:
+    found = [[] if check is None else list(check.findings) for check in checks]
+    signs = [(one.name, sign) for one, own in zip(tables, found, strict=True) for sign in own]
+    for weaker_signs, stronger in ((_one_text, ("greedy", "copies", "multiples")), (_all_or_none, ("greedy", "copies"))):
+        for one, own in zip(tables, found, strict=True):
+            if any(sign.kind in stronger for sign in own):
+                continue
+            weaker = list(weaker_signs(one.table))
+            own += weaker
+            signs += [(one.name, sign) for sign in weaker]
+    for one, check in zip(tables, checks, strict=True):
         if check is None or check.kept.sum() == check.n.sum():  # copies would explain the multiples
-            signs += [(one.name, found) for found in check_multiples(one.table.n, one.table.c)]
+            signs += [(one.name, sign) for sign in check_multiples(one.table.n, one.table.c)]
     return signs
 
 
@@ -198,11 +204,6 @@ def _equal_seeds(one: CountTable, other: CountTable) -> Iterator[SampleFinding]:
 
 # ------------------------------------------------------------------------------------------------------------------
 # texts without numbers that only identify the sample
-
-
-Texts = Sequence[list[str | None]]
-"""The texts of each problem."""
-NUMBER = re.compile(r"\d+")
 
 
 def _without_numbers(left: Texts, right: Texts) -> tuple[Texts, Texts]:

@@ -120,9 +120,9 @@ def _caveats(summary: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     if not arms or not summary["baseline"]:
         return caveats
     if any(len(row["seeds"]) > 1 for row in (*arms, *summary["sampled"])):
-        caveats.append(limits.FIXED_ON_PAGE)
-    else:  # ONCE_ON_PAGE after the sentence on seeds that a claim needs, which the cautions may have
-        caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), limits.ONCE_ON_PAGE]
+        caveats.append(limits.FIXED)
+    else:  # ONCE after the sentence on seeds that a claim needs, which the cautions may have
+        caveats = [*dict.fromkeys([*caveats, row_texts.CLAIM]), limits.ONCE]
     if any(len(row.get("frontier", ())) > 1 for row in arms):
         caveats.append(limits.CHOSEN_HERE)
     return caveats

@@ -1,4 +1,4 @@
-"""Limits of the numbers of a comparison: `caveats(results)` for a terminal, and the sentences from which the page selects."""
+"""Limits of the numbers of a comparison: the sentences from which the page selects, and `caveats(results)` for a terminal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ from sage_rlvr.verdicts.results import Results
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 FIXED = "Intervals over training seeds hold these problems fixed: other problems could give other numbers."
-
-# ------------------------------------------------------------------------------------------------------------------
-# on the page
-
-ONCE_ON_PAGE = (
-    "Each arm was trained once: every result is about these checkpoints, on problems like these. Another seed could reorder the "
-    "arms."
-)
-FIXED_ON_PAGE = (
-    "Intervals over training seeds hold these problems fixed: they cover new training runs of the same methods on these problems, "
-    "not new problems."
-)
 CHOSEN_HERE = "The best temperature of each policy was selected on these problems, so each best pass@1 has a small upward bias."
 
 

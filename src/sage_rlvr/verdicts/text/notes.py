@@ -42,7 +42,8 @@ def kl_of_other_samples(arm: str, path: Path) -> str:
 
 def unfinished(arm: str, store: Path, lacking: str) -> str:
     """A sample store that lacks samples. lacking: the text on them (`SampleStore.lacking`), "" if it has no samples at all."""
-    return f"{arm}: {store.name} {f'has {lacking}' if lacking else 'holds no samples yet'}."
+    state = f"has {lacking}" if lacking else "holds no samples yet"
+    return f"{arm}: {store.name} {state}."
 
 
 def first_samples(task: str, used: int, arm: str, n: int) -> str:

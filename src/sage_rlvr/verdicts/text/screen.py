@@ -116,7 +116,8 @@ def cells_of(verdicts: Sequence[CurveVerdict]) -> list[list[str]]:
 
 
 def _difference(gap: PairedDifference) -> str:
-    return signed(gap.difference.value) + bracketed(ends_text(gap.difference) if math.isfinite(gap.difference.width) else "")
+    value = signed(gap.difference.value)
+    return value + bracketed(ends_text(gap.difference)) if math.isfinite(gap.difference.width) else value
 
 
 def sentences(results: Results, verdicts: Sequence[CurveVerdict]) -> Iterator[str]:
